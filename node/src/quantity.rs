@@ -23,6 +23,8 @@ pub enum QuantityError {
     SizeTooLarge(String),
     #[error("'{0}' is not a whole number of bytes")]
     PartOfByte(String),
+    #[error("'{0}' is not a bandwidth; write it as 30MiB/s")]
+    Rate(String),
     #[error("'{0}' is not a share; write it as 1/4, 0.25 or 25%")]
     Share(String),
     #[error("the share '{0}' is out of bounds: it is above 0 and at most 1 (the whole disk)")]
@@ -100,6 +102,29 @@ impl Size {
     /// For tables: at most one digit after the point, so not always exact.
     pub fn rounded(self) -> String {
         units::rounded(self.0)
+    }
+}
+
+/// A bandwidth in bytes per second, as in `30MiB/s`, `30MiB` or `4096`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rate(pub u64);
+
+impl FromStr for Rate {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Rate, QuantityError> {
+        let size = text.strip_suffix("/s").unwrap_or(text).parse::<Size>();
+        size.map(|size| Rate(size.0)).map_err(|error| match error {
+            QuantityError::Size(_) | QuantityError::Suffix(_) => QuantityError::Rate(text.into()),
+            error => error,
+        })
+    }
+}
+
+/// Exact, as that of a size.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", Size(self.0))
     }
 }
 
@@ -299,27 +324,34 @@ pub(crate) use as_text;
 
 as_text!(ShareText, Time, Name, Insulation, Description);
 
-impl Serialize for Size {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-/// Also accepts a plain number of bytes.
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a size is a number of bytes or a text such as \"64MiB\"")]
-        enum Either {
-            Bytes(u64),
-            Text(String),
+/// Implements serialisation as text for a type that parses and prints, and that also accepts a plain number.
+macro_rules! as_text_or_number {
+    ($($type:ident: $expecting:literal),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
         }
-        match Either::deserialize(from)? {
-            Either::Bytes(bytes) => Ok(Size(bytes)),
-            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                #[derive(Deserialize)]
+                #[serde(untagged, expecting = $expecting)]
+                enum Either {
+                    Number(u64),
+                    Text(String),
+                }
+                match Either::deserialize(from)? {
+                    Either::Number(number) => Ok($type(number)),
+                    Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+                }
+            }
         }
-    }
+    )*};
 }
+as_text_or_number!(
+    Size: "a size is a number of bytes or a text such as \"64MiB\"",
+    Rate: "a bandwidth is a number of bytes per second or a text such as \"30MiB/s\""
+);
 
 #[cfg(test)]
 mod tests {
@@ -353,6 +385,22 @@ mod tests {
         }
         assert_eq!("12.5%".parse::<ShareText>().unwrap().to_string(), "12.5%");
         assert_eq!(percent(333_333_333), "33.33%");
+    }
+
+    #[test]
+    fn bandwidths_as_people_type_them() {
+        let rate = |text: &str| text.parse::<Rate>();
+        assert_eq!(
+            (rate("30MiB/s"), rate("30MiB"), rate("4096")),
+            (Ok(Rate(30 << 20)), Ok(Rate(30 << 20)), Ok(Rate(4096)))
+        );
+        assert_eq!(Rate(3 << 19).to_string(), "1536KiB/s", "exact");
+        assert!(rate("30MB/s").unwrap_err().to_string().contains("30MiB"));
+        for wrong in ["", "/s", "fast", "-1MiB/s", "1MiB/h"] {
+            assert!(rate(wrong).unwrap_err().to_string().contains("30MiB/s"), "{wrong}");
+        }
+        let numbers: Vec<Rate> = serde_json::from_str(r#"[4096, "4KiB/s"]"#).unwrap();
+        assert_eq!(numbers, [Rate(4096); 2]);
     }
 
     #[test]

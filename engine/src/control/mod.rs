@@ -9,9 +9,11 @@ pub use crate::stats::{BUCKETS, Histogram, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};
 
 use crate::curve::View;
+use crate::disk::Window;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
+use crate::units::Nanos;
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
 #[derive(Clone, Debug)]
@@ -65,6 +67,8 @@ pub enum Command {
     Snapshot,
     /// Report the miss-ratio curve of a volume's tenant: for the given eviction policy, or for that of its partition.
     Curve(VolumeId, Option<EvictionPolicy>),
+    /// Report the latest windows in which a tenant missed its guarantee.
+    Violations(TenantId),
     /// Refuse new requests, finish received ones, flush all volumes. Answered with [`Report::Drained`].
     Drain,
 }
@@ -86,6 +90,9 @@ pub enum Report {
     Snapshot(Box<Snapshot>),
     /// The miss-ratio curve.
     Curve(Box<View>),
+    /// Missed windows, oldest first, at most [`MISSED_MAX`](crate::disk::MISSED_MAX), and the present time on the
+    /// driver's clock.
+    Violations(Nanos, Vec<Window>),
     /// All volumes were flushed; the flushes of these failed.
     Drained {
         /// Volumes with acknowledged data that is not on the medium.

@@ -1,6 +1,7 @@
 //! What a snapshot reports: counters since the start of the engine, and current levels.
 
 use crate::control::Sizing;
+use crate::disk::WindowCounts;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
@@ -88,6 +89,8 @@ pub struct TenantStats {
     pub plan: Option<TenantPlan>,
     /// What it requested of the disk, and the disk time that it had.
     pub usage: Usage,
+    /// The windows of its guarantee; `None` if it has none.
+    pub windows: Option<WindowCounts>,
     /// Latencies of its reads and writes, from arrival to answer.
     pub latency: Latencies,
     /// Its sizing decision; `None` under a policy that does not distinguish tenants.

@@ -356,6 +356,12 @@ impl Books {
         self.accounts[tenant].demand.wanting_ns(now)
     }
 
+    /// How long the tenant has been without demand; 0 while it has some.
+    pub(super) fn idle_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        let demand = &self.accounts[tenant].demand;
+        if demand.outstanding > 0 { 0 } else { now - demand.until }
+    }
+
     /// Time in which the tenant wanted the device, nanoseconds.
     pub(crate) fn device_wanted_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].device.wanting_ns(now)

@@ -7,6 +7,7 @@ use super::durability::Failures;
 use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::queue::Entry;
 use super::scheduler::Scheduler;
+use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::Ticket;
@@ -122,6 +123,7 @@ pub(crate) struct Device {
     ends: Vec<Ends>,
     /// Time of the last completion.
     done_at: Nanos,
+    windows: Windows,
 }
 
 impl Device {
@@ -133,6 +135,7 @@ impl Device {
             generation: 0,
             ends: Vec::new(),
             done_at: 0,
+            windows: Windows::default(),
         }
     }
 
@@ -141,6 +144,8 @@ impl Device {
         let at = tenant.0 as usize;
         self.ends.resize(self.ends.len().max(at + 1), Ends::default());
         self.scheduler.set_tenant(now, tenant, terms);
+        let (totals, _) = self.totals(now, tenant);
+        self.windows.set_tenant(now, tenant, terms, totals);
     }
 
     /// Size of one read-ahead, bytes.
@@ -166,6 +171,7 @@ impl Device {
     /// Removes a tenant that has no volumes.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
         self.scheduler.drop_tenant(now, tenant);
+        self.windows.drop_tenant(tenant);
     }
 
     /// Changes the settings, and the policy if they need another one. Queued requests move to the new policy in order
@@ -184,6 +190,11 @@ impl Device {
             let slot = &mut self.slots[io.0];
             slot.entry.cost_ns = self.scheduler.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
             self.scheduler.queue(now, slot.tenant, slot.entry, slot.urgent.get());
+        }
+        // Each policy has its own account of standalone-equivalent time.
+        for tenant in self.windows.tenants() {
+            let (totals, _) = self.totals(now, tenant);
+            self.windows.restart(now, tenant, totals);
         }
     }
 
@@ -351,6 +362,51 @@ impl Device {
     /// That request was answered or cancelled.
     pub(crate) fn end_request(&mut self, now: Nanos, tenant: TenantId) {
         self.scheduler.books.end_request(now, tenant);
+    }
+
+    /// A client of the tenant was sent `bytes`, or its write of so many bytes was acknowledged.
+    pub(crate) fn delivered(&mut self, now: Nanos, tenant: TenantId, bytes: u64) {
+        let Device { scheduler, windows, .. } = self;
+        scheduler.books.delivered(tenant, bytes);
+        if windows.delivered(now, tenant, bytes, || scheduler.books.wanting_ns(now, tenant)) {
+            self.close_window(now, tenant);
+        }
+    }
+
+    /// Closes the tenant's window if it is over.
+    fn close_window(&mut self, now: Nanos, tenant: TenantId) {
+        let books = &self.scheduler.books;
+        let (wanted_ns, idle_ns) = (books.wanting_ns(now, tenant), books.idle_ns(now, tenant));
+        if self.windows.is_over(now, tenant, wanted_ns, idle_ns) {
+            let (totals, keep_permille) = self.totals(now, tenant);
+            self.windows.close(now, tenant, totals, keep_permille);
+        }
+    }
+
+    /// What windows compare, and R: if the longest round is too short for that, the tenant's efficiency.
+    fn totals(&mut self, now: Nanos, tenant: TenantId) -> (Totals, u32) {
+        let (plan, usage) = (self.scheduler.plan(now, tenant), self.scheduler.books.usage(now, tenant));
+        let totals = Totals {
+            wanted_ns: self.scheduler.books.wanting_ns(now, tenant),
+            owned_ns: usage.owned_ns,
+            useful_ns: plan.map_or(usage.owned_ns, |plan| plan.useful_ns),
+        };
+        let is_short = |plan: &TenantPlan| plan.need_ns.is_some_and(|need| need > plan.slice_ns + plan.slice_ns / 100);
+        let short = plan.filter(is_short).map(|plan| plan.efficiency_permille);
+        let keep_permille = self.settings.insulation_permille;
+        (totals, short.map_or(keep_permille, |short| short.min(keep_permille)))
+    }
+
+    /// Windows of the tenant's guarantee; `None` if it has none.
+    pub(crate) fn windows(&mut self, now: Nanos, tenant: TenantId) -> Option<WindowCounts> {
+        self.close_window(now, tenant);
+        self.windows.counts(tenant)
+    }
+
+    /// The latest windows in which the tenant missed its guarantee, oldest first.
+    pub(crate) fn missed_windows(&mut self, now: Nanos, tenant: TenantId) -> Vec<Window> {
+        self.close_window(now, tenant);
+        self.windows.missed(tenant)
     }
 
     /// Time in which the tenant had demand, nanoseconds.

@@ -5,6 +5,7 @@
 //!   device.rs      the table of requests
 //!   scheduler.rs     lanes.rs   queued, in the device, hung    ◄── policy/   which tenant is next, for how long
 //!                    books.rs   who used how much              ◄── slices/   issues, drains, idles, gives up
+//!   windows.rs     whether guarantees are met
 //! ```
 
 mod books;
@@ -18,7 +19,9 @@ mod queue;
 mod scheduler;
 mod slices;
 mod virtual_clock;
+mod windows;
 
 pub(crate) use books::Arrivals;
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};
+pub use windows::{MISSED_MAX, Miss, WINDOW_NS, Window, WindowCounts};

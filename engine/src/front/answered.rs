@@ -45,7 +45,7 @@ impl Front {
         stats.errors += u64::from(error.is_some());
         if error.is_none() {
             let tenant = volumes.tenant_of(volume);
-            volumes.route.disk.books().delivered(tenant, bytes);
+            volumes.route.disk.delivered(volumes.now, tenant, bytes);
         }
         if self.answered.len() == ANSWERED_MAX {
             self.handed_over(volumes, volumes.now, |_| None);

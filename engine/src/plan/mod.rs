@@ -135,6 +135,8 @@ pub struct PlanRequest {
     pub tenant: Option<TenantId>,
     /// Its planned share.
     pub share: Option<Share>,
+    /// Whether the shares of the disk may sum to more than 1 with this one.
+    pub overcommit: bool,
     /// Its planned cache size.
     pub cache: CacheSpec,
     /// An existing tenant with the same load: then the decision needs no trial.

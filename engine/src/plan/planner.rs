@@ -348,7 +348,7 @@ impl Planner {
 
     /// The decision for a planned tenant, as of the latest evidence.
     pub fn plan(&self, request: PlanRequest) -> Result<Plan, Refusal> {
-        let PlanRequest { tenant, share, cache, like } = request;
+        let PlanRequest { tenant, share, overcommit, cache, like } = request;
         let find = |tenant: TenantId| {
             let found = self.latest.tenants.iter().find(|facts| facts.tenant == tenant);
             found.ok_or(Refusal::UnknownTenant)
@@ -358,7 +358,7 @@ impl Planner {
         let others = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != tenant);
         let promised: u64 = others.filter_map(|facts| facts.spec.share).map(Share::ppb).sum();
         let left_ppb = Share::ONE.ppb().saturating_sub(promised);
-        if let Some(asked) = share.filter(|share| share.ppb() > left_ppb) {
+        if let Some(asked) = share.filter(|share| !overcommit && share.ppb() > left_ppb) {
             return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
         }
         let guest = self.guest(request, model);

@@ -51,6 +51,13 @@ impl Server {
                 let view = self.volumes.curve_view(tenant, policy);
                 view.map(|view| Report::Curve(Box::new(view)))
             }),
+            Command::Violations(tenant) => match self.volumes.cache.has_tenant(tenant) {
+                true => {
+                    let now = self.volumes.now;
+                    Ok(Some(Report::Violations(now, self.volumes.route.disk.missed_windows(now, tenant))))
+                }
+                false => Err(Refusal::UnknownTenant),
+            },
             Command::Drain => {
                 self.volumes.draining = Some(token);
                 Ok(None)

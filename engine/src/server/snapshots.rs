@@ -172,6 +172,7 @@ impl Server {
                 requests: usage.delivered.requests,
                 is_certain,
             }),
+            windows: device.windows(*now, tenant),
             plan,
             latency: front.latencies[tenant].summary(*now),
             sizing: planning.sizing(tenant),

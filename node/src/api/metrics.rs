@@ -20,6 +20,7 @@ use crate::control::{Observed, Standing};
 use crate::incidents::{self, Incident};
 use crate::reactor::BOUNDS_NS;
 
+mod guarantees;
 mod plain;
 
 pub use plain::{is_wanted as plain_is_wanted, plain};
@@ -267,6 +268,7 @@ impl Scrape {
         self.sizings(to)?;
         self.latencies(to)?;
         self.slices(to)?;
+        self.guarantees(to)?;
         self.usage(to)
     }
 
@@ -540,6 +542,7 @@ fn histograms<'a>(
 #[cfg(test)]
 mod tests {
     use engine::control::Snapshot;
+    use engine::disk::WindowCounts;
     use engine::disk::policy::TenantPlan;
     use engine::ids::{TenantId, VolumeId};
     use engine::latency::Latencies;
@@ -596,6 +599,7 @@ mod tests {
             progress: None,
             sizing: None,
             miss_ratios: [None; 3],
+            windows: Some(WindowCounts { met: 7, avoidable: 2, marginal: 1, ..WindowCounts::default() }),
             plan: Some(plan),
             usage: Usage { owned_ns: 2_500_000_000, ..Usage::default() },
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
@@ -614,6 +618,7 @@ mod tests {
             insulation: vec![(name("team"), 0.925)],
             own_cache_insulation: vec![(name("team"), 0.955)],
             time: DiskUse { tenant_ns: 1_500_000_000, switch_ns: 250_000_000, idle_ns: 1_250_000_000 },
+            min_bandwidths: vec![(name("team"), 30 << 20)],
             committed_share: 0.25,
             layers,
         }
@@ -656,6 +661,10 @@ mod tests {
             r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
             r#"aerogel_tenant_own_cache_insulation_ratio{disk="default",tenant="team"} 0.955"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
+            r#"aerogel_tenant_min_bandwidth_bytes_per_second{disk="default",tenant="team"} 31457280.0"#,
+            r#"aerogel_tenant_guarantee_windows_total{disk="default",tenant="team",outcome="met"} 7.0"#,
+            r#"aerogel_tenant_guarantee_windows_total{disk="default",tenant="team",outcome="avoidable"} 2.0"#,
+            r#"aerogel_tenant_guarantee_windows_marginal_total{disk="default",tenant="team"} 1.0"#,
             "process_start_time_seconds 1500000000.0",
             r#"aerogel_disk_online{disk="default"} 1.0"#,
             r#"aerogel_disk_online{disk="away"} 0.0"#,

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::metrics;
 use crate::control::view::{
     AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView, PlanView,
-    ProbeView, Problem, SetDisk, SetTenant, SetVolume, StartProbe, Status, TenantDetail, VolumeView,
+    ProbeView, Problem, SetDisk, SetTenant, SetVolume, StartProbe, Status, TenantDetail, ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError};
@@ -45,6 +45,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(show_curve))
         .routes(routes!(list_tenants))
         .routes(routes!(show_tenant, set_tenant))
+        .routes(routes!(show_violations))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
@@ -282,6 +283,26 @@ async fn list_tenants(State(control): Server) -> Json<Vec<TenantDetail>> {
     responses((status = 200, body = TenantDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_tenant(State(control): Server, Named(tenant): Named) -> Answer<TenantDetail> {
     Ok(Json(control.show_tenant(&name(&tenant)?).await?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct ShowViolations {
+    /// On this disk only.
+    disk: Option<String>,
+}
+
+/// The latest windows in which a tenant missed its guarantee, with their classes and the evidence.
+#[utoipa::path(get, path = "/v1/tenants/{name}/violations", params(("name" = String, Path), ShowViolations),
+    responses((status = 200, body = ViolationsView),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_violations(
+    State(control): Server,
+    Named(tenant): Named,
+    Asked(which): Asked<ShowViolations>,
+) -> Answer<ViolationsView> {
+    let only = which.disk.as_deref().map(name).transpose()?;
+    Ok(Json(control.violations(&name(&tenant)?, only.as_ref()).await?))
 }
 
 /// Set what is requested for a tenant on one disk, for all its volumes there.

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::access::Rule;
 use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::serve::Serve;
 use crate::store::PolicyName;
 use crate::store::spec::{Eviction, WriteCache};
@@ -93,6 +93,12 @@ pub enum VolumeVerb {
         /// The share of its tenant, or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
+        /// The minimum bandwidth of its tenant, such as 30MiB/s, as long as that fits into its share; or 'none'
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Setting<Rate>>,
+        /// Even if the shares of the disk sum to more than 1
+        #[arg(long, requires = "share")]
+        overcommit: bool,
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,
@@ -168,6 +174,12 @@ pub struct CreateArgs {
     /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
     #[arg(long)]
     pub share: Option<ShareText>,
+    /// The minimum bandwidth of its tenant, such as 30MiB/s: it holds as long as it fits into the share
+    #[arg(long, value_name = "RATE")]
+    pub min_bandwidth: Option<Rate>,
+    /// Even if the shares of the disk sum to more than 1
+    #[arg(long, requires = "share")]
+    pub overcommit: bool,
     /// The tenant whose allotment the volume uses [default: a tenant of its own]
     #[arg(long)]
     pub tenant: Option<Name>,
@@ -259,7 +271,15 @@ pub enum TenantVerb {
         /// Its name: that of its volume, unless the volume names a tenant
         name: Name,
     },
-    /// Change the share and the cache of a tenant on one disk, for all its volumes there
+    /// List the latest windows of 15 s in which a tenant missed its guarantee, newest last, and why
+    Violations {
+        /// Its name: that of its volume, unless the volume names a tenant
+        name: Name,
+        /// On this disk only
+        #[arg(long)]
+        disk: Option<Name>,
+    },
+    /// Change the share, the guarantee and the cache of a tenant on one disk, for all its volumes there
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Its name: that of its volume, unless the volume names a tenant
@@ -270,6 +290,12 @@ pub enum TenantVerb {
         /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
+        /// The bandwidth guaranteed to it, such as 30MiB/s, as long as that fits into its share; or 'none'
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Setting<Rate>>,
+        /// Even if the shares of the disk sum to more than 1
+        #[arg(long, requires = "share")]
+        overcommit: bool,
         /// Its cache, such as 64MiB, or 'none': the cache that it needs for R, found in a trial
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,
@@ -432,9 +458,10 @@ pub struct StatusArgs {
 /// SLICE is the disk time of a tenant in each round, LOST the part of it that is lost at context switches. DISK is what
 /// it keeps of its share of a disk of its own with the cache that it has, which is measured; at least R is promised.
 /// KEEPS is the same with the whole cache, which is estimated; at least R is promised to tenants that are admitted.
-/// Both are of the last ten rounds and at least five seconds, throughput of two seconds, latencies of the last 10 to 15
-/// seconds. R is R_time x R_cache; R_cache is '?' until it is measured. The coloured strip shows the owners of the last
-/// slices.
+/// GUARANTEE is the minimum bandwidth of a tenant, and how much of its promise it got while it had demand: the promise
+/// is the smaller of the guarantee and R x share x what a disk of its own would give. DISK, KEEPS and GUARANTEE are of
+/// the last ten rounds and at least five seconds, throughput of two seconds, latencies of the last 10 to 15 seconds. R
+/// is R_time x R_cache; R_cache is '?' until it is measured. The coloured strip shows the owners of the last slices.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Only this disk

@@ -9,6 +9,11 @@ use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
+mod guarantees;
+
+pub use guarantees::violations;
+use guarantees::{guarantee, guarantee_met, rate};
+
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
 
@@ -148,6 +153,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
+        ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, guarantee)),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
         ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -213,13 +219,14 @@ pub fn tenant_list(tenants: &[TenantDetail]) -> String {
     if tenants.is_empty() {
         return "no tenants: a volume has one, create it with `aerogel volume create NAME SIZE`\n".into();
     }
-    let headings = ["TENANT", "DISK", " VOLUMES", " SHARE", " CACHE", "EVICTION", "DECISION", "STATE"];
+    let headings = ["TENANT", "DISK", " VOLUMES", " SHARE", " GUARANTEE", " CACHE", "EVICTION", "DECISION", "STATE"];
     let row = |(tenant, on): (&TenantDetail, &AllotmentView)| {
         vec![
             tenant.name.clone(),
             on.disk.clone(),
             on.volumes.len().to_string(),
             ratio(on.share.effective),
+            on.guarantee.as_ref().map_or("-".into(), |guarantee| rate(guarantee.min_bandwidth)),
             bytes(on.cache.effective_bytes),
             eviction(on.cache.eviction),
             on.sizing.as_ref().map_or("-".into(), |sizing| sizing.decision.name().into()),
@@ -239,6 +246,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("state", condition(on.condition)),
             ("volumes", on.volumes.join("\n")),
             ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
+            ("guarantee", on.guarantee.as_ref().map_or_else(String::new, guarantee)),
             ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
             ("cache used", bytes(on.cache.used_bytes)),
             ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -341,7 +349,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("policy", disk.policy.as_ref().map_or_else(String::new, policy)),
         ("insulation", disk.policy.as_ref().map_or_else(String::new, insulation)),
         ("round", disk.policy.as_ref().map_or_else(String::new, round)),
-        ("promised", ratio(disk.committed_share)),
+        ("promised", promised(disk)),
         ("busy", ratio(disk.busy_ratio)),
         ("memory", bytes(disk.memory_bytes)),
         ("dirty data", bytes(disk.dirty_bytes)),
@@ -352,6 +360,15 @@ pub fn disk(disk: &DiskView) -> String {
         ("note", note.into()),
         ("profile", profile(&disk.profile)),
     ])
+}
+
+/// The sum of the shares; above 1 with --overcommit.
+fn promised(disk: &DiskView) -> String {
+    let sum = ratio(disk.committed_share);
+    match disk.committed_share > 1.0 {
+        true => format!("{sum}, OVERCOMMITTED: a share of 1/2 is {}", ratio(0.5 / disk.committed_share)),
+        false => sum,
+    }
 }
 
 fn policy(policy: &PolicyView) -> String {
@@ -385,13 +402,14 @@ fn round(policy: &PolicyView) -> String {
 }
 
 /// The headings of the table of tenants.
-pub const TENANT_HEADINGS: [&str; 16] = [
+pub const TENANT_HEADINGS: [&str; 17] = [
     "TENANT",
     " SHARE",
     " SLICE",
     " LOST",
     " DISK",
     " KEEPS",
+    "GUARANTEE",
     " READS",
     " WRITES",
     " P50",
@@ -403,9 +421,11 @@ pub const TENANT_HEADINGS: [&str; 16] = [
     "R",
     "WAITS FOR",
 ];
-/// The columns of the insulation, against the cache that a tenant has and against the whole cache.
+/// The columns of the insulation, against the cache that a tenant has and against the whole cache, and of the
+/// guarantee.
 pub const DISK: usize = 4;
 pub const KEEPS: usize = 5;
+pub const GUARANTEE: usize = 6;
 
 /// A row of the table of tenants.
 pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
@@ -421,6 +441,7 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
         slice(|slice| slice.loss_seconds),
         kept(tenant.own_cache_insulation.as_ref()),
         kept(tenant.insulation.as_ref()),
+        tenant.guarantee.as_ref().map_or("-".into(), guarantee_met),
         throughput(rates.reads, rates.read_bytes),
         throughput(rates.writes, rates.write_bytes),
         latency(|latency| latency.p50_seconds),

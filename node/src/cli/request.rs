@@ -86,10 +86,22 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Create(arguments) => create_request(*arguments),
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
-        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss, access } => {
+        VolumeVerb::Set {
+            name,
+            share,
+            min_bandwidth,
+            overcommit,
+            cache,
+            eviction,
+            write_cache,
+            i_accept_data_loss,
+            access,
+        } => {
             let SetAccess { allow, read_only, description } = access;
             let body = SetVolume {
                 share,
+                min_bandwidth,
+                overcommit,
                 cache,
                 eviction,
                 write_cache,
@@ -130,6 +142,8 @@ fn create_request(arguments: CreateArgs) -> Request {
         force: arguments.force,
         disk: arguments.disk,
         share: arguments.share,
+        min_bandwidth: arguments.min_bandwidth,
+        overcommit: arguments.overcommit,
         tenant: arguments.tenant,
         cache: arguments.cache,
         like: arguments.like,
@@ -152,9 +166,13 @@ pub fn tenant_request(verb: TenantVerb) -> Request {
         TenantVerb::List => {
             Request::get("/v1/tenants", |answer| Ok(print::tenant_list(&read::<Vec<TenantDetail>>(answer)?)))
         }
+        TenantVerb::Violations { name, disk } => {
+            let only = disk.map_or_else(String::new, |disk| format!("?disk={disk}"));
+            Request::get(at(&name) + "/violations" + &only, |answer| Ok(print::violations(&read(answer)?)))
+        }
         TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
-        TenantVerb::Set { name, disk, share, cache, eviction } => {
-            let body = SetTenant { disk, share, cache, eviction };
+        TenantVerb::Set { name, disk, share, min_bandwidth, overcommit, cache, eviction } => {
+            let body = SetTenant { disk, share, min_bandwidth, overcommit, cache, eviction };
             Request::new(Method::PUT, at(&name), Some(json!(body)))
         }
     }

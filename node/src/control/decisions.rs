@@ -101,6 +101,12 @@ impl Control {
         self.decisions().add(EventView { at: at(), disk: disk.to_string(), tenant, decision, reason });
     }
 
+    /// Reports an event that concerns a tenant and is no decision.
+    pub(super) fn tell_of_tenant(&self, disk: &Name, tenant: &Name, reason: String) {
+        let (tenant, disk) = (Some(tenant.to_string()), disk.to_string());
+        self.decisions().add(EventView { at: at(), disk, tenant, decision: None, reason });
+    }
+
     /// Reports an event that concerns a disk as a whole.
     pub(super) fn tell_disk(&self, disk: &Name, reason: String) {
         info!(%disk, "{reason}");
@@ -154,13 +160,16 @@ impl Control {
             return Err(Error::Exists(Kind::Volume, request.name));
         }
         let tenant = request.tenant.clone().unwrap_or_else(|| request.name.clone());
-        let (asked, share) = {
+        let (asked, share, admission) = {
             let state = self.state();
             let running = state.disk(&disk)?;
             let is_new = !state.may_have_tenant(&disk, &tenant);
             let now = if is_new { TenantSpec::default() } else { running.allotment(&tenant) };
             let share = request.share.clone().or_else(|| now.share.clone());
-            running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
+            let min_bandwidth = request.min_bandwidth.or(now.min_bandwidth);
+            let after = TenantSpec { share: share.clone(), min_bandwidth, ..now.clone() };
+            running.check_promises(&disk, &tenant, &after, request.overcommit)?;
+            let admission = self.admission(&disk, running, &tenant, &after);
             let others =
                 running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
             let left = engine::units::Share::ONE.ppb().saturating_sub(running.committed_ppb(Some(&tenant)));
@@ -168,11 +177,14 @@ impl Control {
             let cache = TenantSpec { cache: request.cache.or(now.cache), ..now }.cache_spec();
             let like = request.like.as_ref().map(|like| running.tenant_like(&disk, like)).transpose()?;
             let known = running.tenants.get(&tenant).map(|tenant| tenant.id);
-            let asked = PlanRequest { tenant: known, share: share.map(|share| share.share), cache, like };
-            (asked, ppb as f64 / 1e9)
+            let (share, overcommit) =
+                (share.map(|share| share.share), running.is_overcommitted() || request.overcommit);
+            let asked = PlanRequest { tenant: known, share, overcommit, cache, like };
+            (asked, ppb as f64 / 1e9, admission)
         };
         let plan = self.ask_plan(&disk, &request.name, asked).await?;
-        Ok(PlanView::new(&plan, request.name.as_str(), (disk.as_str(), tenant.as_str()), share, asked.share))
+        let view = PlanView::new(&plan, request.name.as_str(), (disk.as_str(), tenant.as_str()), share, asked.share);
+        Ok(view.with_guarantee(admission))
     }
 
     /// The partition size for a new volume that is to be like another one (`like`). `None` if the request names none,
@@ -189,9 +201,10 @@ impl Control {
                 return Err(Invalid::LikeOfTenant(tenant.clone()).into());
             }
             let share = request.share.as_ref().map(|share| share.share);
-            running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
+            let tenant = request.tenant.as_ref().unwrap_or(&request.name);
+            running.check_share(disk, tenant, share, request.overcommit)?;
             let like = Some(running.tenant_like(disk, like)?);
-            PlanRequest { tenant: None, share, cache: CacheSpec::Trial, like }
+            PlanRequest { tenant: None, share, overcommit: request.overcommit, cache: CacheSpec::Trial, like }
         };
         let plan = self.ask_plan(disk, &request.name, asked).await?;
         let admitted = plan.sizing.filter(|sizing| sizing.decision == Decision::Admitted);

@@ -14,7 +14,7 @@ use tokio::task::JoinError;
 
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
-use crate::quantity::{Name, Size, percent};
+use crate::quantity::{Name, Rate, Size, percent};
 use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
 /// The kind of a named thing.
@@ -100,6 +100,22 @@ pub enum Error {
         asked: Share,
         /// The remaining share, parts per billion.
         left_ppb: u64,
+    },
+    /// No workload could have this minimum bandwidth in its share.
+    #[error(
+        "a minimum bandwidth of {asked} can never hold in {share} of the time of disk '{disk}', whose sequential rate \
+         is {}/s",
+        Size(stream.0).rounded()
+    )]
+    GuaranteeTooLarge {
+        /// The disk.
+        disk: Name,
+        /// The requested minimum bandwidth.
+        asked: Rate,
+        /// The share, as text.
+        share: String,
+        /// The highest sequential rate of the disk, by its profile.
+        stream: Rate,
     },
     /// The directory is not a disk, or cannot become one.
     #[error(transparent)]
@@ -247,6 +263,7 @@ impl Error {
             | Error::NotProbing(_)
             | Error::InUse(..)
             | Error::ShareTooLarge { .. }
+            | Error::GuaranteeTooLarge { .. }
             | Error::Identity(_)
             | Error::Open(_)
             | Error::Start(_)
@@ -292,8 +309,9 @@ impl Error {
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "request less, or reduce another tenant's share: `aerogel tenant set NAME --share SHARE`".into()
+                "request less, reduce another tenant's share, or let shares exceed the disk with --overcommit".into()
             }
+            Error::GuaranteeTooLarge { .. } => "request less, or a larger share with --share".into(),
             Error::SameDevice { .. } => {
                 "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
                  directory)"

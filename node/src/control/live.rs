@@ -19,10 +19,10 @@ use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
-use super::show::Shares;
+use super::shares::Shares;
 use super::view::{
-    ByOpView, Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView, PolicyView,
-    RatesView, RatioView, SizingView, SliceView, TenantView, UsageView,
+    ByOpView, Condition, DelayView, GuaranteeView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView,
+    PolicyView, RatesView, RatioView, SizingView, SliceView, TenantView, UsageView,
 };
 use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
@@ -289,6 +289,15 @@ impl Series {
         (past_ns > 0).then(|| (busy_ns as f64 / past_ns as f64).min(1.0))
     }
 
+    /// Bytes per second while the tenant had demand, over the window of insulation; `None` without demand.
+    fn bandwidth(&self, now: &Sample, name: &Name) -> Option<f64> {
+        let (earlier, _) = self.before(now, name, now.window_ns())?;
+        let counters = now.tenants.get(name)?;
+        let bytes = |counters: &Counters| counters.read_bytes + counters.write_bytes;
+        let wanted_ns = counters.wanting_ns - earlier.wanting_ns;
+        (wanted_ns > 0).then(|| (bytes(counters) - bytes(earlier)) as f64 / seconds(wanted_ns))
+    }
+
     fn rates(&self, now: &Sample, name: &Name) -> Option<RatesView> {
         let (earlier, past_ns) = self.before(now, name, now.rates_ns())?;
         Some(now.tenants.get(name)?.rates(earlier, past_ns))
@@ -323,6 +332,8 @@ impl Control {
                 let snapshot = self.snapshot(&disk).await?;
                 self.note_losses(&disk, &snapshot);
                 self.note_decisions(&disk, &snapshot).await;
+                self.note_misses(&disk, &snapshot);
+                self.note_history(&disk, &snapshot);
                 let state = self.state();
                 let sample = Sample::new(state.disk(&disk).ok()?, &snapshot);
                 Some((disk, sample))
@@ -367,12 +378,21 @@ impl Control {
         let now = snapshot.map(|snapshot| Sample::new(running, snapshot));
         let all = self.series();
         let (series, now, shares) = (all.get(disk), now.as_ref(), Shares::of(running));
+        let keep = f64::from(chosen.settings.insulation_permille) / 1000.0;
         let insulation =
             |name: &Name, against| series.zip(now).and_then(|(series, now)| series.ratio(now, name, against));
         let view = |(name, tenant): (&Name, &super::Tenant)| TenantView {
             name: name.to_string(),
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
             share: shares.view(name),
+            guarantee: shares.guarantee(name).map(|guarantee| {
+                let own = insulation(name, Against::WholeCache).or_else(|| insulation(name, Against::OwnCache));
+                let rate = series.zip(now).and_then(|(series, now)| series.bandwidth(now, name));
+                let windows = snapshot.and_then(|snapshot| stats_of(snapshot, tenant.id)?.windows);
+                let kept = own.map_or(0.0, |own| own.ratio / keep);
+                let kept_ratio = rate.map(|rate| (rate / guarantee.min_bandwidth as f64).max(kept));
+                GuaranteeView { kept_ratio, windows: windows.map(Into::into), ..guarantee }
+            }),
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
             usage: snapshot.and_then(|snapshot| Some(usage_view(&stats_of(snapshot, tenant.id)?.usage))),
             insulation: insulation(name, Against::WholeCache),
@@ -590,6 +610,8 @@ mod tests {
         assert!((rates.reads - 1000.0).abs() < 1.0 && (rates.delay_seconds.slice - 0.5).abs() < 0.01, "{rates:?}");
         assert!(series.samples.len() as u64 <= SAMPLES_MAX);
         assert_eq!(series.busy_ratio(&now), Some(0.25));
+        let bandwidth = series.bandwidth(&now, &name()).unwrap();
+        assert!((bandwidth - 4096e3).abs() < 4096.0, "{bandwidth}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod decisions;
 mod disks;
 mod error;
 mod faults;
+mod guarantees;
+mod history;
 pub mod live;
 mod losses;
 mod places;
@@ -19,6 +21,7 @@ mod raw;
 mod registry;
 mod reopen;
 mod scheduling;
+mod shares;
 mod show;
 mod standing;
 mod tenants;
@@ -90,6 +93,10 @@ pub struct Control {
     series: live::AllSeries,
     /// The latest decisions on tenants.
     decisions: Mutex<decisions::Decisions>,
+    /// Missed guarantees that were told.
+    misses: Mutex<guarantees::Misses>,
+    /// What tenants used of their disks recently.
+    histories: Mutex<history::Histories>,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -235,6 +242,8 @@ impl Control {
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
+            misses: Mutex::default(),
+            histories: Mutex::default(),
             state: Mutex::new(State { disks: BTreeMap::new(), remembered: BTreeMap::new() }),
             _lock: lock,
             config,
@@ -526,10 +535,12 @@ impl Running {
         others.filter_map(|(_, allotment)| allotment.share).map(|share| share.share.ppb()).sum()
     }
 
-    /// Refuses a share that exceeds what the other tenants' shares leave.
-    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>) -> Result<(), Error> {
+    /// Refuses a share that exceeds what the other tenants' shares leave, unless this is accepted or the tenant has it
+    /// already.
+    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>, overcommit: bool) -> Result<(), Error> {
         let left_ppb = Share::ONE.ppb().saturating_sub(self.committed_ppb(Some(tenant)));
-        match share.filter(|share| share.ppb() > left_ppb) {
+        let present_ppb = self.allotment(tenant).share.map_or(0, |share| share.share.ppb());
+        match share.filter(|share| !overcommit && share.ppb() > left_ppb.max(present_ppb)) {
             Some(asked) => Err(Error::ShareTooLarge { disk: disk.clone(), asked, left_ppb }),
             None => Ok(()),
         }
@@ -600,9 +611,9 @@ impl TenantSpec {
     fn for_engine(&self) -> engine::control::TenantSpec {
         engine::control::TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
+            min_bytes_per_s: self.min_bandwidth.map_or(0, |rate| rate.0),
             cache: self.cache_spec(),
             eviction: self.eviction.into(),
-            ..engine::control::TenantSpec::default()
         }
     }
 }

@@ -13,6 +13,7 @@ use engine::units::{BLOCK, Share};
 use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
+use super::shares::Shares;
 use super::view::{
     AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
     Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
@@ -45,6 +46,8 @@ pub struct Observed {
     pub own_cache_insulation: Vec<(Name, f64)>,
     /// The uses of its time.
     pub time: DiskUse,
+    /// The minimum bandwidths of those tenants that have one, bytes per second.
+    pub min_bandwidths: Vec<(Name, u64)>,
     /// The sum of the promised shares, 0 to 1.
     pub committed_share: f64,
     /// The layers on its device.
@@ -112,6 +115,8 @@ impl Control {
             let ratios = |against| self.ratios(&disk, running, &snapshot, against);
             let (insulation, own_cache_insulation) = (ratios(Against::WholeCache), ratios(Against::OwnCache));
             let time = self.disk_use(&disk, &snapshot);
+            let min_bandwidth = |name: &Name| Some((name.clone(), running.allotment(name).min_bandwidth?.0));
+            let min_bandwidths = running.tenants.keys().filter_map(min_bandwidth).collect();
             Some(Observed {
                 disk: disk.clone(),
                 snapshot,
@@ -120,6 +125,7 @@ impl Control {
                 insulation,
                 own_cache_insulation,
                 time,
+                min_bandwidths,
                 committed_share,
                 layers,
             })
@@ -317,6 +323,7 @@ fn volume_view(
         read_only: spec.is_some_and(|spec| spec.read_only),
         description: spec.map(|spec| spec.description.to_string()).unwrap_or_default(),
         share: of_tenant.map_or_else(|| Shares::of(running).view(&tenant), |view| view.share.clone()),
+        guarantee: of_tenant.map_or_else(|| Shares::of(running).guarantee(&tenant), |view| view.guarantee.clone()),
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
@@ -357,6 +364,7 @@ fn remembered_views(
         read_only: false,
         description: String::new(),
         share: ShareView { requested: None, effective: 0.0 },
+        guarantee: None,
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
         slice: None,
         insulation: None,
@@ -384,6 +392,8 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         force: false,
         disk: Some(disk.clone()),
         share: allotment.share.clone(),
+        min_bandwidth: allotment.min_bandwidth,
+        overcommit: false,
         tenant: spec.tenant.clone(),
         cache: allotment.cache,
         like: None,
@@ -448,37 +458,6 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
         DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
     };
     Some(format!("its {what} {} was removed or replaced while it is served: {fix}", path.display()))
-}
-
-/// The requested shares of a disk's tenants, and the even division of the rest among tenants without one.
-pub(super) struct Shares {
-    allotments: BTreeMap<Name, TenantSpec>,
-    even_ppb: u64,
-}
-
-impl Shares {
-    pub(super) fn of(running: &Running) -> Shares {
-        let allotments = running.allotments();
-        let asked = allotments.values().filter_map(|allotment| allotment.share.as_ref());
-        let left = Share::ONE.ppb().saturating_sub(asked.clone().map(|share| share.share.ppb()).sum());
-        let without = (allotments.len() - asked.count()) as u64;
-        Shares { allotments, even_ppb: left / without.max(1) }
-    }
-
-    pub(super) fn view(&self, tenant: &Name) -> ShareView {
-        let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
-        ShareView { requested: requested.map(ToString::to_string), effective: ratio(self.effective_ppb(tenant)) }
-    }
-
-    /// The fraction of the disk's time, 0 to 1.
-    pub(super) fn effective(&self, tenant: &Name) -> f64 {
-        ratio(self.effective_ppb(tenant))
-    }
-
-    pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
-        let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
-        requested.map_or(self.even_ppb, |share| share.share.ppb())
-    }
 }
 
 pub(super) fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {

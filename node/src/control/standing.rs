@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::live::policy_view;
-use super::show::Shares;
+use super::shares::Shares;
 use super::{Control, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::file;

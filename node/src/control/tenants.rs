@@ -10,7 +10,8 @@ use engine::control::Snapshot;
 use tracing::{info, warn};
 
 use super::decisions::cache_note;
-use super::show::{Shares, cache_view};
+use super::shares::Shares;
+use super::show::cache_view;
 use super::view::{AllotmentView, CacheView, Condition, SetTenant, Setting, ShareView, TenantDetail};
 use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
 use crate::quantity::Name;
@@ -34,16 +35,18 @@ impl Running {
         };
     }
 
-    /// Changes a tenant's specification in the state, unless its share does not fit.
+    /// Changes a tenant's specification in the state, unless what it promises does not fit. With `overcommit`, shares
+    /// may exceed the disk.
     pub(super) fn begin_change(
         &mut self,
         disk: &Name,
         tenant: &Name,
+        overcommit: bool,
         change: impl FnOnce(&mut TenantSpec),
     ) -> Result<TenantChange, Error> {
         let mut after = self.allotment(tenant);
         change(&mut after);
-        self.check_share(disk, tenant, after.share.as_ref().map(|share| share.share))?;
+        self.check_promises(disk, tenant, &after, overcommit)?;
         let before = self.specs.insert(tenant.clone(), after.clone());
         Ok(TenantChange { tenant: tenant.clone(), before, after })
     }
@@ -154,8 +157,8 @@ impl Control {
             if !running.has_tenant(name) {
                 return Err(Error::NotOnDisk { tenant: name.clone(), disk });
             }
-            let before = running.allotment(name).cache;
-            let change = running.begin_change(&disk, name, |spec| request.apply(spec))?;
+            let before = running.allotment(name);
+            let change = running.begin_change(&disk, name, request.overcommit, |spec| request.apply(spec))?;
             (running.store.clone(), before, change)
         };
         let synced = self.sync_tenant(&disk, name).await;
@@ -169,7 +172,8 @@ impl Control {
             return Err(error);
         }
         info!(%disk, tenant = %name, "changed");
-        let note = request.cache.map(|cache| cache_note(name, Some(before), cache.value())).unwrap_or_default();
+        let note = request.cache.map(|cache| cache_note(name, Some(before.cache), cache.value())).unwrap_or_default();
+        let note = note + &self.promise_note(&disk, name, &before);
         let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
         self.wait_for_decision(&disk).await;
         Ok(Done { message, volume: None, disk: None, tenant: self.show_tenant(name).await.ok() })
@@ -217,6 +221,7 @@ impl Control {
                 spec: Some(request_of(disk, running.allotment(&name))),
                 volumes: running.members(&name).map(|(volume, _)| volume.to_string()).collect(),
                 share: shares.view(&name),
+                guarantee: live.and_then(|view| view.guarantee.clone()).or_else(|| shares.guarantee(&name)),
                 cache: cache_view(running, &name, snapshot),
                 slice: live.and_then(|view| view.slice.clone()),
                 insulation: live.and_then(|view| view.insulation.clone()),
@@ -274,6 +279,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
             spec: None,
             volumes,
             share: ShareView { requested: None, effective: 0.0 },
+            guarantee: None,
             cache: CacheView {
                 requested_bytes: None,
                 effective_bytes: 0,
@@ -296,6 +302,8 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
     SetTenant {
         disk: Some(disk.clone()),
         share: Some(Setting::from_value(spec.share)),
+        min_bandwidth: Some(Setting::from_value(spec.min_bandwidth)),
+        overcommit: false,
         cache: Some(Setting::from_value(spec.cache)),
         eviction: Some(spec.eviction),
     }

@@ -1,6 +1,7 @@
 //! Requests and answers of the API. Requested and effective values are both shown.
 
 mod disks;
+mod guarantees;
 mod requests;
 mod sizing;
 mod tenants;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use disks::*;
+pub use guarantees::*;
 pub use requests::*;
 pub use sizing::*;
 pub use tenants::*;

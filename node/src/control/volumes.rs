@@ -203,7 +203,12 @@ impl Control {
         let decided = self.decide_like(&request, &disk).await?;
         let tenant = request.tenant.as_ref().unwrap_or(&request.name);
         let found = self.stored_tenant(&disk, tenant).await?;
-        let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
+        let (before, promised) = {
+            let state = self.state();
+            let running = state.disk(&disk)?;
+            let promised = if running.has_tenant(tenant) { running.allotment(tenant) } else { TenantSpec::default() };
+            (running.shared_cache(tenant, &request.name), promised)
+        };
         let asks_cache = request.cache.is_some();
         let Planned { spec, store, progress, change, asks } =
             self.plan(&request, &disk, chosen.as_ref(), decided, found)?;
@@ -247,6 +252,7 @@ impl Control {
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
+        message += &self.promise_note(&disk, &tenant, &promised);
         self.done_with_slice(&name, &disk, &spec, asks, message).await
     }
 
@@ -308,18 +314,22 @@ impl Control {
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
         running.take_place(disk, &mut spec)?;
-        let asks =
-            request.share.is_some() || request.cache.is_some() || request.eviction.is_some() || decided.is_some();
+        let asks = request.share.is_some()
+            || request.min_bandwidth.is_some()
+            || request.cache.is_some()
+            || request.eviction.is_some()
+            || decided.is_some();
         let has_none = !running.has_tenant(&tenant);
         if has_none {
             running.enter_tenant(&tenant, found);
         }
         let change = match asks || has_none {
-            true => Some(running.begin_change(disk, &tenant, |spec| {
+            true => Some(running.begin_change(disk, &tenant, request.overcommit, |spec| {
                 if is_new {
                     *spec = TenantSpec::default();
                 }
                 spec.share = request.share.clone().or(spec.share.take());
+                spec.min_bandwidth = request.min_bandwidth.or(spec.min_bandwidth);
                 spec.cache = request.cache.or(spec.cache);
                 spec.decided = decided.or(spec.decided);
                 spec.eviction = request.eviction.unwrap_or(spec.eviction);
@@ -362,7 +372,11 @@ impl Control {
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
-        let before = self.state().disk(&volume.disk)?.shared_cache(&tenant, name);
+        let (before, promised) = {
+            let state = self.state();
+            let running = state.disk(&volume.disk)?;
+            (running.shared_cache(&tenant, name), running.allotment(&tenant))
+        };
         let of_tenant = SetTenant::of(&request);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
@@ -373,7 +387,8 @@ impl Control {
             true => None,
             false => {
                 let mut state = self.state();
-                Some(state.disk_mut(&volume.disk)?.begin_change(&volume.disk, &tenant, |spec| of_tenant.apply(spec))?)
+                let (running, overcommit) = (state.disk_mut(&volume.disk)?, of_tenant.overcommit);
+                Some(running.begin_change(&volume.disk, &tenant, overcommit, |spec| of_tenant.apply(spec))?)
             }
         };
         if let Err(error) = self.apply(name, &volume, &spec, change.as_ref()).await {
@@ -383,6 +398,7 @@ impl Control {
         }
         info!(disk = %volume.disk, volume = %name, "changed");
         let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
+        let note = note + &self.promise_note(&volume.disk, &tenant, &promised);
         let message = format!("volume '{name}' is changed{note}");
         self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }
@@ -574,20 +590,6 @@ impl Control {
 
     async fn done(&self, name: &Name, message: String) -> Result<Done, Error> {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None, tenant: None })
-    }
-
-    /// A note for a share that has no effect under the disk's policy, with the reason.
-    pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
-        let state = self.state();
-        let Ok(running) = state.disk(disk) else { return String::new() };
-        if running.allotment(tenant).share.is_none() {
-            return String::new();
-        }
-        let chosen = self.chosen(disk, &running.store);
-        if chosen.name.0.uses_shares() {
-            return String::new();
-        }
-        format!("\nits share has no effect: disk '{disk}' has the policy '{}' ({})", chosen.name, chosen.reason)
     }
 
     /// As `done`, with notes on a shared allotment, the tenant's slice, and the decision on it.

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::spec::{EarlierAllotment, Eviction};
 use super::{ChangeError, Key, LoadError, Spec, Store, StoreError};
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Name, Rate, ShareText, Size};
 
 /// The version of specifications that this program writes and reads.
 const FORMAT: u32 = 1;
@@ -37,6 +37,9 @@ pub struct TenantSpec {
     /// The requested fraction of the disk's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareText>,
+    /// The requested minimum bandwidth, not 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_bandwidth: Option<Rate>,
     /// The requested cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
@@ -50,7 +53,14 @@ pub struct TenantSpec {
 
 impl Default for TenantSpec {
     fn default() -> TenantSpec {
-        TenantSpec { format: FORMAT, share: None, cache: None, decided: None, eviction: Eviction::default() }
+        TenantSpec {
+            format: FORMAT,
+            share: None,
+            min_bandwidth: None,
+            cache: None,
+            decided: None,
+            eviction: Eviction::default(),
+        }
     }
 }
 
@@ -174,12 +184,15 @@ mod tests {
     fn what_is_written_is_read_and_other_formats_are_refused() {
         let spec = TenantSpec {
             share: Some("1/4".parse().unwrap()),
+            min_bandwidth: Some(Rate(30 << 20)),
             cache: Some(Size(8 << 20)),
             eviction: Eviction::Sieve,
             ..TenantSpec::default()
         };
         assert_eq!(TenantSpec::parse(&spec.to_toml()).unwrap(), spec);
         assert_eq!(TenantSpec::parse("format = 1").unwrap(), TenantSpec::default());
+        let earlier = TenantSpec::parse("format = 1\nshare = '1/4'\ncache = '8MiB'\neviction = 'sieve'").unwrap();
+        assert_eq!(earlier, TenantSpec { min_bandwidth: None, ..spec }, "written by earlier releases");
         assert!(matches!(TenantSpec::parse("format = 2"), Err(TenantError::Format(2))));
         for wrong in ["", "format = 1\nshare = '2'", "format = 1\nguarantee = '1MiB'"] {
             assert!(matches!(TenantSpec::parse(wrong), Err(TenantError::Syntax(_))), "{wrong}");

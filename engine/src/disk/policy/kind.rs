@@ -150,6 +150,11 @@ impl Kind {
         }
     }
 
+    /// Whether the minimum bandwidths of tenants have an effect.
+    pub fn uses_guarantees(self) -> bool {
+        !matches!(self, Kind::None | Kind::Sfq | Kind::Lottery)
+    }
+
     /// Whether it may leave the device idle although requests wait, until a limit permits them.
     pub fn holds_back(self) -> bool {
         matches!(self, Kind::TokenBucket { .. } | Kind::Facade { .. } | Kind::MClock { limit_permille: Some(_) })

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
-use super::super::print::{self, DISK, KEEPS, TENANT_HEADINGS};
+use super::super::print::{self, DISK, GUARANTEE, KEEPS, TENANT_HEADINGS};
 use super::strip::{self, Owner};
 use crate::control::view::{LiveView, RatioView, TenantView};
 
@@ -18,8 +18,8 @@ const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 /// Spaces between two columns.
 const SPACING: usize = 2;
 /// Columns that a narrow screen omits, the least important first. `--once` and `volume show` print all.
-const DROPPED: [&str; 10] =
-    [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR", " DISK"];
+const DROPPED: [&str; 11] =
+    [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR", "GUARANTEE", " DISK"];
 
 /// The order of tenants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -180,6 +180,7 @@ fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
             0 => colour(*place),
             DISK => kept(disk, tenant.own_cache_insulation.as_ref()),
             KEEPS => kept(disk, tenant.insulation.as_ref()),
+            GUARANTEE => met(tenant),
             _ => Style::new(),
         }));
     }
@@ -217,6 +218,15 @@ fn kept(disk: &LiveView, insulation: Option<&RatioView>) -> Style {
     }
 }
 
+/// Red if the tenant got less than its guarantee and its share promise.
+fn met(tenant: &TenantView) -> Style {
+    match tenant.guarantee.as_ref().and_then(|guarantee| guarantee.kept_ratio) {
+        Some(kept) if kept < 1.0 => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+        Some(_) => Style::new().fg(Color::Green),
+        None => Style::new(),
+    }
+}
+
 fn strip_line(disk: &LiveView, width: usize) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     let cells = strip::strip(disk, width).into_iter().map(|owner| match owner {
@@ -245,6 +255,7 @@ fn help() -> Vec<Line<'static>> {
         "SLICE  disk time in each round; LOST: part of it lost at context switches".to_owned(),
         "DISK   part of its share of a disk of its own with its cache, red below R".to_owned(),
         "KEEPS  the same with the whole cache: an estimate".to_owned(),
+        "GUARANTEE: minimum bandwidth, and how much of its promise was met".to_owned(),
         "READS, WRITES, P50..MAX: client requests".to_owned(),
         "CACHE  guaranteed + lent; R: R_time x R_cache, ? until it is measured".to_owned(),
         "WAITS FOR: causes of delay of the requests".to_owned(),

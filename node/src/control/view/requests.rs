@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::access::Access;
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 use crate::store::{PolicyName, Scheduling, TenantSpec};
 
@@ -35,6 +35,14 @@ pub struct CreateVolume {
     /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
     #[schema(value_type = Option<String>)]
     pub share: Option<ShareText>,
+    /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s". It holds as long
+    /// as it fits into the share.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub min_bandwidth: Option<Rate>,
+    /// Whether the shares of the disk may sum to more than 1 with this one.
+    #[serde(default)]
+    pub overcommit: bool,
     /// The tenant whose allotment it uses. By default the volume is its own tenant.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<Name>,
@@ -178,6 +186,11 @@ pub struct SetVolume {
     /// The share of its tenant, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
+    /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s"; or "none".
+    #[schema(value_type = Option<String>)]
+    pub min_bandwidth: Option<Setting<Rate>>,
+    /// Whether the shares of the disk may sum to more than 1 with this one.
+    pub overcommit: bool,
     /// The cache of its tenant as a string such as "64MiB", or "none".
     #[schema(value_type = Option<String>)]
     pub cache: Option<Setting<Size>>,
@@ -218,6 +231,12 @@ pub struct SetTenant {
     /// The share of the disk's time, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
+    /// The minimum bandwidth, bytes per second; a number or a string such as "30MiB/s"; or "none". It holds as long as
+    /// it fits into the share.
+    #[schema(value_type = Option<String>)]
+    pub min_bandwidth: Option<Setting<Rate>>,
+    /// Whether the shares of the disk may sum to more than 1 with this one.
+    pub overcommit: bool,
     /// The cache as a string such as "64MiB", or "none".
     #[schema(value_type = Option<String>)]
     pub cache: Option<Setting<Size>>,
@@ -228,19 +247,23 @@ pub struct SetTenant {
 impl SetTenant {
     /// The changes of its tenant in a request for a volume.
     pub fn of(volume: &SetVolume) -> SetTenant {
-        let SetVolume { share, cache, eviction, .. } = volume.clone();
-        SetTenant { disk: None, share, cache, eviction }
+        let SetVolume { share, min_bandwidth, overcommit, cache, eviction, .. } = volume.clone();
+        SetTenant { disk: None, share, min_bandwidth, overcommit, cache, eviction }
     }
 
     /// Whether the request contains no change.
     pub fn changes_nothing(&self) -> bool {
-        self.share.is_none() && self.cache.is_none() && self.eviction.is_none()
+        let SetTenant { disk: _, share, min_bandwidth, overcommit: _, cache, eviction } = self;
+        share.is_none() && min_bandwidth.is_none() && cache.is_none() && eviction.is_none()
     }
 
     /// Applies the changes. A tenant whose cache is set or unset by the operator is measured again.
     pub fn apply(&self, spec: &mut TenantSpec) {
         if let Some(share) = self.share.clone() {
             spec.share = share.value();
+        }
+        if let Some(min_bandwidth) = self.min_bandwidth.clone() {
+            spec.min_bandwidth = min_bandwidth.value();
         }
         if let Some(cache) = self.cache.clone() {
             spec.cache = cache.value();

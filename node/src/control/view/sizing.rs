@@ -5,6 +5,7 @@ use engine::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::AdmissionView;
 use crate::quantity::{Size, duration, percent};
 
 /// The decision on a tenant.
@@ -208,6 +209,8 @@ pub struct PlanView {
     pub sizing: Option<SizingView>,
     /// Cache that is not promised to any tenant, bytes of memory, metadata included.
     pub cache_free_bytes: u64,
+    /// Whether its guarantee would hold; absent without a minimum bandwidth.
+    pub guarantee: Option<AdmissionView>,
 }
 
 impl PlanView {
@@ -238,7 +241,17 @@ impl PlanView {
             slice_seconds,
             sizing,
             cache_free_bytes: plan.free_bytes,
+            guarantee: None,
         }
+    }
+
+    /// The same with a guarantee.
+    pub fn with_guarantee(mut self, guarantee: Option<AdmissionView>) -> PlanView {
+        if let Some(guarantee) = &guarantee {
+            self.message += &format!("\nits guarantee: {}", guarantee.message);
+        }
+        self.guarantee = guarantee;
+        self
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{CacheView, Condition, SetTenant, ShareView, SizingView};
+use super::{CacheView, Condition, GuaranteeView, SetTenant, ShareView, SizingView};
 use crate::quantity::duration;
 use crate::store::PolicyName;
 
@@ -167,6 +167,8 @@ pub struct TenantView {
     pub volumes: Vec<String>,
     /// Its share.
     pub share: ShareView,
+    /// Its guarantee; absent without a minimum bandwidth.
+    pub guarantee: Option<GuaranteeView>,
     /// Its slice; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
     /// What it requested of the disk and what it got; absent while the disk does not answer.
@@ -207,6 +209,8 @@ pub struct AllotmentView {
     pub volumes: Vec<String>,
     /// Its share.
     pub share: ShareView,
+    /// Its guarantee; absent without a minimum bandwidth.
+    pub guarantee: Option<GuaranteeView>,
     /// Its cache.
     pub cache: CacheView,
     /// Its slice; absent if the disk's policy has no slices.

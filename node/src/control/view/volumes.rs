@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Condition, CreateVolume, LatencyView, RatioView, SizingView, SliceView};
+use super::{Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// The miss ratio at one cache size.
@@ -121,6 +121,8 @@ pub struct VolumeView {
     pub description: String,
     /// The share of its tenant.
     pub share: ShareView,
+    /// The guarantee of its tenant; absent without a minimum bandwidth.
+    pub guarantee: Option<GuaranteeView>,
     /// The cache of its tenant.
     pub cache: CacheView,
     /// The slice of its tenant; absent if the disk's policy has no slices.
