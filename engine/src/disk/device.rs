@@ -353,6 +353,11 @@ impl Device {
         self.scheduler.books.end_request(now, tenant);
     }
 
+    /// Whether the ceilings of a tenant hold it back at present: then it has no demand.
+    pub(crate) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) {
+        self.scheduler.set_held(now, tenant, is_held);
+    }
+
     /// Time in which the tenant had demand, nanoseconds.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.wanting_ns(now, tenant)

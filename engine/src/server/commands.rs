@@ -53,6 +53,7 @@ impl Server {
             }),
             Command::Drain => {
                 self.volumes.draining = Some(token);
+                self.volumes.release_all();
                 Ok(None)
             }
         };
