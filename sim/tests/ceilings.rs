@@ -46,7 +46,8 @@ fn bench(policy: Kind, tenants: &[(Ceilings, Stream)]) -> Bench {
     let config = Config { policy, switch_ns: 6 * MILLISECOND, ..Config::new(128 << 20) };
     let size = drive.bytes() / 8 / MIB * MIB;
     let share = Share::from_ppb(Share::ONE.ppb() / tenants.len() as u64);
-    let specs: Vec<_> = (tenants.iter()).map(|&(ceilings, _)| TenantSpec { share, ceilings, ..TenantSpec::default() }).collect();
+    let specs: Vec<_> =
+        (tenants.iter()).map(|&(ceilings, _)| TenantSpec { share, ceilings, ..TenantSpec::default() }).collect();
     let volume = |(tenant, (_, stream)): (usize, &(Ceilings, Stream))| {
         let stream = Stream { area_bytes: stream.area_bytes.min(size), ..stream.clone() };
         let load = Workload::described(&Spec { seed: tenant as u64 + 1, streams: vec![stream] }, 0).unwrap();

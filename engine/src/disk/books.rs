@@ -10,8 +10,9 @@
 //!   others    the slices of other tenants: a clock that stops during the tenant's own
 //!   demand    time in which a request of the tenant's clients was outstanding, or a device request for one
 //!   waiting   likewise, of clients alone
-//!   away      time in which no client had demand: long pauses, and time in which ceilings held the tenant back while
-//!             it had nothing outstanding
+//!   away      long pauses of clients
+//!   held      time in which ceilings held the tenant back while no request of its clients was outstanding otherwise:
+//!             neither a pause nor demand
 //! ```
 //!
 //! Hung requests take no device time from the moment at which they are given up.
@@ -394,8 +395,12 @@ impl Books {
         self.accounts.get(tenant).map_or(0, |account| account.held_ns + account.held_since.map_or(0, |at| now - at))
     }
 
-    /// Time in which no client of the tenant had demand, nanoseconds: pauses of more than [`AWAY_NS`], and time in
-    /// which its ceilings held it back.
+    /// Time in which only its ceilings kept the tenant from having demand, nanoseconds.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts[tenant].clients.held_ns(now)
+    }
+
+    /// Time in which no client of the tenant had demand: pauses of more than [`AWAY_NS`], nanoseconds.
     pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].clients.away_ns(now)
     }
@@ -427,6 +432,7 @@ struct Demand {
     /// Ceilings hold the tenant back, and since when they have while no request was outstanding.
     is_held: bool,
     held_since: Option<Nanos>,
+    held_ns: Nanos,
     past_ns: Nanos,
     away_ns: Nanos,
 }
@@ -460,10 +466,10 @@ impl Demand {
         self.held_since = (is_held && self.outstanding == 0).then_some(now);
     }
 
-    /// The time in which the tenant was held back is an absence, and not a part of the pause around it.
+    /// The time in which the tenant was held back is not a part of the pause around it.
     fn pass_held(&mut self, now: Nanos) {
         let held_ns = self.held_since.take().map_or(0, |since| now - since);
-        (self.away_ns, self.until) = (self.away_ns + held_ns, self.until + held_ns);
+        (self.held_ns, self.until) = (self.held_ns + held_ns, self.until + held_ns);
     }
 
     /// The time since [`LATE_NS`] after the last answer, if a request has been outstanding since then.
@@ -474,7 +480,11 @@ impl Demand {
     fn away_ns(&self, now: Nanos) -> Nanos {
         let held_ns = self.held_since.map_or(0, |since| now - since);
         let pause = if self.outstanding == 0 { now - self.until - held_ns } else { 0 };
-        self.away_ns + held_ns + if pause > AWAY_NS { pause } else { 0 }
+        self.away_ns + if pause > AWAY_NS { pause } else { 0 }
+    }
+
+    fn held_ns(&self, now: Nanos) -> Nanos {
+        self.held_ns + self.held_since.map_or(0, |since| now - since)
     }
 
     fn wanting_ns(&self, now: Nanos) -> Nanos {

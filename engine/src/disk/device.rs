@@ -378,6 +378,11 @@ impl Device {
         self.scheduler.books.arrivals(now, tenant)
     }
 
+    /// Time in which only its ceilings kept the tenant from having demand, nanoseconds.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.idle_held_ns(now, tenant)
+    }
+
     /// Time in which no client of the tenant had demand, nanoseconds.
     pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.away_ns(now, tenant)

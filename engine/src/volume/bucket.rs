@@ -54,10 +54,11 @@ impl Bucket {
         self.at.saturating_add(u64::try_from(debt.div_ceil(self.rate.get().into())).unwrap_or(Nanos::MAX))
     }
 
-    /// Takes `units`.
-    pub(super) fn take(&mut self, now: Nanos, units: u64) {
+    /// Takes `units`. Returns the time in which the rate yields them.
+    pub(super) fn take(&mut self, now: Nanos, units: u64) -> Nanos {
         self.saved = self.saved_at(now) - i128::from(units) * i128::from(SECOND);
         self.at = self.at.max(now);
+        u64::try_from(u128::from(units) * u128::from(SECOND) / u128::from(self.rate.get())).unwrap_or(Nanos::MAX)
     }
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Throttle {
     /// Since when requests have been held back; and the time before.
     since: Option<Nanos>,
     past_ns: Nanos,
+    /// The least time in which the ceilings allow what was taken.
+    ceiling_ns: Nanos,
 }
 
 impl Throttle {
@@ -91,10 +93,11 @@ impl Throttle {
     }
 
     fn take(&mut self, now: Nanos, Cost { side, bytes, ios }: Cost) {
-        for at in [side, TOTAL] {
-            self.bytes[at].iter_mut().for_each(|bucket| bucket.take(now, bytes));
-            self.ios[at].iter_mut().for_each(|bucket| bucket.take(now, ios));
-        }
+        let buckets = self.bytes.iter_mut().map(|bucket| (bucket, bytes));
+        let buckets = buckets.zip(self.ios.iter_mut().map(|bucket| (bucket, ios))).enumerate();
+        let of_side = buckets.filter(|&(at, _)| at == side || at == TOTAL).flat_map(|(_, (bytes, ios))| [bytes, ios]);
+        let times = of_side.filter_map(|(bucket, units)| Some(bucket.as_mut()?.take(now, units)));
+        self.ceiling_ns = self.ceiling_ns.saturating_add(times.max().unwrap_or(0));
     }
 
     fn holds_any(&self) -> bool {
@@ -106,6 +109,11 @@ impl Throttle {
         let other = &self.held[1 - side];
         let waits = !self.held[side].is_empty() || !other.is_empty() && self.of(TOTAL).next().is_some();
         !waits && self.is_ready(now, side)
+    }
+
+    /// The least time in which the ceilings allow what the clients got.
+    pub(crate) fn ceiling_ns(&self) -> Nanos {
+        self.ceiling_ns
     }
 
     /// Time in which requests were held back.

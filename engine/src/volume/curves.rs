@@ -9,7 +9,7 @@ use crate::curve::{
 use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
-use crate::volume::{Kind, Volumes};
+use crate::volume::{Kind, Throttle, Volumes};
 
 /// Most bytes of one curve, and of a tenant's miniatures of dirty data.
 const CURVE_BYTES_MAX: u64 = 1 << 20;
@@ -107,6 +107,8 @@ impl Volumes {
             switches_ns: plan.map_or(0, |plan| plan.switches_ns),
             waiting_ns: disk.waiting_ns(now, tenant),
             away_ns: disk.away_ns(now, tenant),
+            held_ns: disk.idle_held_ns(now, tenant),
+            ceiling_ns: self.throttles.get(tenant).map_or(0, Throttle::ceiling_ns),
             arrivals: disk.arrivals(now, tenant),
             pauses: match disk.settings() {
                 settings if settings.has_slices() => Pauses::Idled,

@@ -35,9 +35,9 @@ mod write;
 mod writeback;
 
 pub(crate) use crate::nbd::Kind;
+pub(crate) use ceilings::Throttle;
 #[cfg(test)]
 pub(crate) use client::REQUESTS_PER_TENANT;
-pub(crate) use ceilings::Throttle;
 pub use client::Receive;
 pub(crate) use client::{ANSWER_UNITS, Client, Inbound, writes};
 pub(crate) use curves::Measured;

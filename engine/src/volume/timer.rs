@@ -17,8 +17,7 @@ pub(crate) enum Timer {
     Ceilings,
 }
 
-const NAMES: [Timer; 5] =
-    [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames, Timer::Ceilings];
+const NAMES: [Timer; 5] = [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames, Timer::Ceilings];
 
 /// The next time of each.
 #[derive(Default, Debug)]

@@ -135,7 +135,9 @@ impl Volumes {
     /// The tenant that a piece of work belongs to; `None` if its tenant or volume no longer exists.
     fn tenant_to_do(&self, todo: Todo) -> Option<TenantId> {
         let volume = match todo {
-            Todo::Frames(tenant) | Todo::Replies(tenant) | Todo::Held(tenant) => return self.cache.has_tenant(tenant).then_some(tenant),
+            Todo::Frames(tenant) | Todo::Replies(tenant) | Todo::Held(tenant) => {
+                return self.cache.has_tenant(tenant).then_some(tenant);
+            }
             Todo::Request(request) => self.requests[request].volume,
             Todo::Volume(volume) | Todo::Place { volume, .. } => volume,
         };

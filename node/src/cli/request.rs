@@ -6,7 +6,9 @@ use clap::CommandFactory;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::arguments::{Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, Switch, TenantVerb, VolumeVerb};
+use super::arguments::{
+    Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, SetCeilings, Switch, TenantVerb, VolumeVerb,
+};
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
@@ -86,12 +88,16 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Create(arguments) => create_request(*arguments),
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
-        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss, access } => {
+        VolumeVerb::Set { name, share, cache, eviction, ceilings, write_cache, i_accept_data_loss, access } => {
+            let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
             let SetAccess { allow, read_only, description } = access;
             let body = SetVolume {
                 share,
                 cache,
                 eviction,
+                max_bandwidth,
+                max_iops,
+                burst,
                 write_cache,
                 accept_data_loss: i_accept_data_loss,
                 allow: access_list(allow),
@@ -134,6 +140,9 @@ fn create_request(arguments: CreateArgs) -> Request {
         cache: arguments.cache,
         like: arguments.like,
         eviction: arguments.eviction,
+        max_bandwidth: arguments.max_bandwidth,
+        max_iops: arguments.max_iops,
+        burst: arguments.burst,
         allocation,
         allow: access_list(access.allow).unwrap_or_default(),
         read_only: access.read_only.is_some_and(Switch::is_on),
@@ -153,8 +162,9 @@ pub fn tenant_request(verb: TenantVerb) -> Request {
             Request::get("/v1/tenants", |answer| Ok(print::tenant_list(&read::<Vec<TenantDetail>>(answer)?)))
         }
         TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
-        TenantVerb::Set { name, disk, share, cache, eviction } => {
-            let body = SetTenant { disk, share, cache, eviction };
+        TenantVerb::Set { name, disk, share, cache, eviction, ceilings } => {
+            let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
+            let body = SetTenant { disk, share, cache, eviction, max_bandwidth, max_iops, burst };
             Request::new(Method::PUT, at(&name), Some(json!(body)))
         }
     }

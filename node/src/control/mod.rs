@@ -602,6 +602,7 @@ impl TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
             cache: self.cache_spec(),
             eviction: self.eviction.into(),
+            ceilings: self.ceilings(),
             ..engine::control::TenantSpec::default()
         }
     }

@@ -11,7 +11,9 @@ use tracing::{info, warn};
 
 use super::decisions::cache_note;
 use super::show::{Shares, cache_view};
-use super::view::{AllotmentView, CacheView, Condition, SetTenant, Setting, ShareView, TenantDetail};
+use super::view::{
+    AllotmentView, CacheView, CeilingsView, Condition, OrDefault, SetTenant, Setting, ShareView, TenantDetail,
+};
 use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
 use crate::quantity::Name;
 use crate::store::spec::Eviction;
@@ -44,6 +46,9 @@ impl Running {
         let mut after = self.allotment(tenant);
         change(&mut after);
         self.check_share(disk, tenant, after.share.as_ref().map(|share| share.share))?;
+        if after.burst.is_some() && !after.has_ceiling() {
+            return Err(Invalid::BurstWithoutCeiling.into());
+        }
         let before = self.specs.insert(tenant.clone(), after.clone());
         Ok(TenantChange { tenant: tenant.clone(), before, after })
     }
@@ -169,10 +174,19 @@ impl Control {
             return Err(error);
         }
         info!(%disk, tenant = %name, "changed");
+        let ceiling = if request.changes_ceilings() { self.ceiling_note(&disk, name) } else { String::new() };
         let note = request.cache.map(|cache| cache_note(name, Some(before), cache.value())).unwrap_or_default();
-        let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
+        let unheeded = self.unheeded(&disk, name);
+        let message = format!("tenant '{name}' is changed on disk '{disk}'{ceiling}{note}{unheeded}");
         self.wait_for_decision(&disk).await;
         Ok(Done { message, volume: None, disk: None, tenant: self.show_tenant(name).await.ok() })
+    }
+
+    /// The ceilings of a tenant, for the answer to a change of them.
+    pub(super) fn ceiling_note(&self, disk: &Name, tenant: &Name) -> String {
+        let spec = self.state().disk(disk).map(|running| running.allotment(tenant)).unwrap_or_default();
+        let words = CeilingsView::of(&spec).map(|ceilings| ceilings.in_words());
+        words.map_or_else(|| ": it has no ceiling".into(), |words| format!(": it gets at most {words}"))
     }
 
     /// One tenant.
@@ -218,6 +232,7 @@ impl Control {
                 volumes: running.members(&name).map(|(volume, _)| volume.to_string()).collect(),
                 share: shares.view(&name),
                 cache: cache_view(running, &name, snapshot),
+                ceilings: CeilingsView::of(&running.allotment(&name)),
                 slice: live.and_then(|view| view.slice.clone()),
                 insulation: live.and_then(|view| view.insulation.clone()),
                 own_cache_insulation: live.and_then(|view| view.own_cache_insulation.clone()),
@@ -280,6 +295,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
                 used_bytes: 0,
                 eviction: Eviction::default(),
             },
+            ceilings: None,
             slice: None,
             insulation: None,
             own_cache_insulation: None,
@@ -298,6 +314,9 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
         share: Some(Setting::from_value(spec.share)),
         cache: Some(Setting::from_value(spec.cache)),
         eviction: Some(spec.eviction),
+        max_bandwidth: Some(Setting::from_value(spec.max_bandwidth)),
+        max_iops: Some(Setting::from_value(spec.max_iops)),
+        burst: Some(spec.burst.map_or(OrDefault::Default, OrDefault::To)),
     }
 }
 

@@ -240,6 +240,9 @@ pub(super) enum Step {
 pub(super) struct Slices {
     observed: Observed,
     current: Option<Current>,
+    /// The owner of the last slice, if that ended because ceilings held the owner back: if its next slice follows,
+    /// there is no context switch.
+    held_owner: Option<TenantId>,
     past: VecDeque<Slice>,
 }
 
@@ -334,6 +337,7 @@ impl Slices {
         if !lane.queue.is_empty() {
             meter.begin(lane.queue.cost_ns(at_once as usize, FOLLOWING_BYTES));
         }
+        let switch_ns = if self.held_owner.take() == Some(owner) { 0 } else { slot.switch_ns };
         books.slice_begins(now, owner);
         self.current = Some(Current {
             owner,
@@ -346,7 +350,7 @@ impl Slices {
             was_held: false,
             issued: 0,
             is_held_up: false,
-            watch: meter.watch(now, slot.switch_ns),
+            watch: meter.watch(now, switch_ns),
         });
     }
 
@@ -444,7 +448,9 @@ impl Slices {
         if current.held_until.is_some_and(|until| now < until) {
             return Step::Wait;
         }
+        let is_held = self.observed[owner].held_since.is_some();
         self.end(now, Cause::Idle, stage);
+        self.held_owner = is_held.then_some(owner);
         Step::Ended
     }
 

@@ -28,8 +28,10 @@ pub enum Invalid {
     Shrinks { volume: Name, now: Size, asked: Size },
     #[error("no change of volume '{0}' is requested: name at least one, such as share, cache or allow")]
     NoChangeOfVolume(Name),
-    #[error("no change of tenant '{0}' is requested: name at least one of share, cache and eviction")]
+    #[error("no change of tenant '{0}' is requested: name at least one, such as share, cache or max_bandwidth")]
     NoChangeOfTenant(Name),
+    #[error("a burst has no effect without a ceiling: set --max-bandwidth or --max-iops, too, or leave out --burst")]
+    BurstWithoutCeiling,
     #[error("--cache and --like exclude each other: give one of them")]
     CacheAndLike,
     #[error("tenant '{0}' exists and has its cache: leave out --like")]
