@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use engine::Config;
-use engine::control::{Ceiling, Ceilings, Command, Snapshot, TenantSpec, WriteCache};
+use engine::control::{Ceiling, Ceilings, Command, TenantSpec, WriteCache};
 use engine::disk::policy::Kind;
 use engine::ids::TenantId;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
@@ -125,6 +125,36 @@ fn a_tenant_gets_exactly_its_ceiling() {
     }
 }
 
+/// Requests in each tenth of a second.
+fn by_tenths(bench: &mut Bench, tenths: u64) -> Vec<u64> {
+    let (begin, mut counts) = (bench.now(), vec![0; tenths as usize]);
+    bench.run(begin + tenths * SECOND / 10, |done: Done| {
+        counts[((done.done_ns - begin - 1) / (SECOND / 10)) as usize] += 1;
+    });
+    counts
+}
+
+/// A client that pauses for 20 s after each 20 s saves two seconds of its ceiling, and a change is seen at once.
+#[test]
+fn an_unused_ceiling_is_saved_and_a_change_takes_effect_at_once() {
+    let bursts = Some(Bursts { on_ns: 20 * SECOND, off_ns: 20 * SECOND });
+    let load = Stream { bursts, ..reads(4, 4096, 8 * MIB) };
+    let mut bench = bench(Kind::Insulated, &[(ios(500), load)]);
+    bench.run(40 * SECOND, |_| ());
+    let counts = by_tenths(&mut bench, 10);
+    let after: u64 = counts[1..].iter().sum();
+    assert!((1000..=1060).contains(&counts[0]) && (445..=455).contains(&after), "{counts:?}");
+    let ceilings = Ceilings { burst_ns: 10 * MILLISECOND, ..ios(2000) };
+    bench.ask(Command::SetTenant(TenantId(0), TenantSpec { ceilings, ..TenantSpec::default() })).unwrap();
+    let counts = by_tenths(&mut bench, 10);
+    assert!(counts.iter().all(|count| (195..=225).contains(count)), "{counts:?}");
+    bench.run(80 * SECOND, |_| ());
+    let counts = by_tenths(&mut bench, 10);
+    assert!(counts.iter().all(|count| (195..=225).contains(count)), "saved at most 20: {counts:?}");
+    bench.ask(Command::SetTenant(TenantId(0), TenantSpec::default())).unwrap();
+    assert!(by_tenths(&mut bench, 10).iter().all(|&count| count > 5000), "without a ceiling");
+}
+
 #[test]
 fn a_neighbour_gets_the_rest() {
     let loads = [
@@ -141,7 +171,16 @@ fn a_neighbour_gets_the_rest() {
             let rate = ceilings.bytes.total.map(|rate| got[0].bytes / rate.get() as f64);
             let part = rate.unwrap_or_else(|| got[0].requests / ceilings.ios.total.unwrap().get() as f64);
             let rest = got[1].requests / alone.requests / (1.0 - got[0].owned);
-            println!("{own} beside {name}: {part:.3} of the ceiling, neighbour {rest:.3} of the rest; {got:.2?}");
+            let what =
+                format!("{own} beside {name}: {part:.3} of the ceiling, neighbour {rest:.3} of the rest; {got:.2?}");
+            println!("{what}");
+            // What was saved in the warm-up may be used in addition.
+            let saved = ceilings.burst_ns as f64 / COUNTED as f64;
+            assert!((0.98..=1.02 + saved).contains(&part), "{what}");
+            // Switches to the tenant and back cost at most 1 - R, which is 0.1, and what the neighbour loses in drains.
+            assert!(rest >= 0.88, "{what}");
+            // Both get all that they want, which is more than their shares.
+            assert!(got.iter().all(|got| got.keeps.is_none_or(|keeps| keeps >= 1.0)), "{what}");
         }
     }
 }

@@ -52,8 +52,7 @@ impl Server {
                 view.map(|view| Report::Curve(Box::new(view)))
             }),
             Command::Drain => {
-                self.volumes.draining = Some(token);
-                self.volumes.release_all();
+                self.volumes.drain(token);
                 Ok(None)
             }
         };

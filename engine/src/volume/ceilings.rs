@@ -221,8 +221,9 @@ impl Volumes {
         }
     }
 
-    /// Releases the requests of all tenants: the server stops.
-    pub(crate) fn release_all(&mut self) {
+    /// The server stops: new requests are refused, and those that are held back go at once.
+    pub(crate) fn drain(&mut self, token: u64) {
+        self.draining = Some(token);
         (0..self.throttles.past()).for_each(|tenant| self.put_off(Todo::Held(TenantId(tenant))));
     }
 
@@ -280,5 +281,138 @@ impl Volumes {
                 self.finish(request);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::disk::Op;
+    use crate::nbd::wire::{command, command_flag};
+    use crate::spec::TenantSpec;
+    use crate::units::{BLOCK, MILLISECOND};
+    use crate::volume::Receive;
+    use crate::volume::rig::Rig;
+
+    const OWNER: TenantId = TenantId(0);
+    const MIB: u64 = 1 << 20;
+
+    fn only(part: fn(&mut Ceilings) -> &mut Option<NonZeroU64>, per_second: u64) -> Ceilings {
+        let mut ceilings = Ceilings { burst_ns: 10 * MILLISECOND, ..Ceilings::default() };
+        *part(&mut ceilings) = NonZeroU64::new(per_second);
+        ceilings
+    }
+
+    fn ios(per_second: u64) -> Ceilings {
+        only(|ceilings| &mut ceilings.ios.total, per_second)
+    }
+
+    fn rig(ceilings: Ceilings) -> Rig {
+        let mut rig = Rig::new();
+        rig.set_tenant(OWNER, TenantSpec { ceilings, ..TenantSpec::default() });
+        rig
+    }
+
+    /// How many of these requests are answered.
+    fn answered(rig: &Rig, cookies: std::ops::Range<u64>) -> usize {
+        cookies.filter(|&cookie| rig.answer(cookie).is_some()).count()
+    }
+
+    #[test]
+    fn requests_beyond_the_ceiling_wait_without_frames_and_go_in_order() {
+        let mut rig = rig(ios(10));
+        rig.ask(0, command::READ, 0, 0, BLOCK);
+        rig.complete_all();
+        let used = rig.volumes.cache.partition(OWNER).used;
+        (1..=20).for_each(|cookie| rig.ask(cookie, command::READ, 0, cookie % 2 * BLOCK, BLOCK));
+        assert_eq!((answered(&rig, 1..21), rig.device.len()), (0, 0));
+        assert_eq!((rig.volumes.cache.partition(OWNER).used, rig.receive(ConnId(0))), (used, Receive::Header));
+        for tenths in 1..=20 {
+            rig.wait(SECOND / 10);
+            rig.complete_all();
+            assert_eq!((answered(&rig, 1..21), answered(&rig, 1..tenths + 1)), (tenths as usize, tenths as usize));
+        }
+        let throttle = &rig.volumes.throttles[OWNER];
+        assert_eq!(throttle.throttled_ns(rig.now), 2 * SECOND);
+        assert_eq!(
+            rig.volumes.volume(crate::volume::rig::VOLUME).counters.ceiling_delay_ns,
+            (1..=20).sum::<u64>() * SECOND / 10
+        );
+        rig.wait(SECOND);
+        assert_eq!(rig.volumes.throttles[OWNER].throttled_ns(rig.now), 2 * SECOND);
+    }
+
+    #[test]
+    fn a_flush_and_a_disconnect_do_not_wait() {
+        let mut rig = rig(ios(1));
+        rig.write(0, 0, 0, BLOCK, 7);
+        rig.write(1, 0, BLOCK, BLOCK, 8);
+        assert_eq!((rig.answer(0), rig.answer(1), rig.receive(ConnId(0))), (Some(0), None, Receive::Pause));
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 0, BLOCK);
+        rig.ask_as(ConnId(1), 3, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!((rig.answer(2), rig.answer(3), rig.medium[0]), (None, Some(0), 7));
+        rig.close(ConnId(0));
+        rig.close(ConnId(1));
+        assert_eq!((rig.volumes.clients.iter().count(), rig.volumes.cache.partition(OWNER).requests), (0, 0));
+        assert!(!rig.volumes.throttles[OWNER].holds_any());
+    }
+
+    #[test]
+    fn directions_have_ceilings_of_their_own() {
+        let mut rig = rig(only(|ceilings| &mut ceilings.bytes.write, MIB));
+        rig.write(0, 0, 0, MIB, 7);
+        rig.ask_as(ConnId(1), 1, command::TRIM, 0, 0, BLOCK);
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 0, BLOCK);
+        rig.complete_all();
+        assert_eq!([1, 2].map(|cookie| rig.answer(cookie)), [None, Some(0)]);
+        rig.wait(SECOND);
+        assert_eq!(rig.answer(1), Some(0));
+        // A TRIM moves no data.
+        rig.write(3, 0, 0, BLOCK, 7);
+        assert_eq!(rig.answer(3), Some(0));
+    }
+
+    #[test]
+    fn a_large_request_counts_as_several_and_a_change_takes_effect_at_once() {
+        let mut rig = rig(ios(4));
+        rig.ask(0, command::READ, 0, 0, MIB + 1);
+        rig.complete_all();
+        rig.ask(1, command::READ, 0, 0, BLOCK);
+        rig.wait(SECOND);
+        assert_eq!(rig.answer(1), None, "five I/Os take longer than a second");
+        rig.wait(SECOND / 4);
+        assert_eq!(rig.answer(1), Some(0));
+        (2..5).for_each(|cookie| rig.ask(cookie, command::READ, 0, 0, BLOCK));
+        assert_eq!(answered(&rig, 2..5), 0);
+        rig.set_tenant(OWNER, TenantSpec::default());
+        assert_eq!(answered(&rig, 2..5), 3);
+    }
+
+    #[test]
+    fn what_is_held_back_when_the_server_stops_goes_at_once() {
+        let mut rig = rig(ios(1));
+        (0..9).for_each(|cookie| rig.ask(cookie, command::WRITE_ZEROES, command_flag::NO_HOLE, cookie * BLOCK, BLOCK));
+        assert_eq!(answered(&rig, 0..9), 1);
+        rig.event(|volumes| volumes.drain(5));
+        rig.complete_all();
+        assert_eq!(answered(&rig, 0..9), 9);
+        assert!(rig.ops().is_empty() && rig.drained.is_some() && rig.medium[8 * BLOCK as usize] == 0);
+    }
+
+    #[test]
+    fn a_tenant_that_is_held_back_delays_no_other_one() {
+        let mut rig = rig(ios(1));
+        let other = TenantId(1);
+        rig.set_tenant(other, TenantSpec::default());
+        rig.open_volume(crate::spec::VolumeSpec::plain(crate::ids::VolumeId(1), other, MIB));
+        rig.attach(ConnId(9), crate::ids::VolumeId(1));
+        (0..100).for_each(|cookie| rig.ask(cookie, command::READ, 0, cookie * BLOCK, BLOCK));
+        rig.ask_as(ConnId(9), 1000, command::READ, 0, 0, BLOCK);
+        assert_eq!(rig.ops(), [Op::Read; 2]);
+        rig.complete_all();
+        assert_eq!((rig.answer(1000), rig.answer(0), answered(&rig, 0..100)), (Some(0), Some(0), 1));
     }
 }
