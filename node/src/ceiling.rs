@@ -1,4 +1,5 @@
-//! Ceilings as users type them: `50MiB/s`, `read=50MiB/s,write=10MiB/s`, `500`, and how long an unused ceiling is saved.
+//! Ceilings as users type them: `50MiB/s`, `read=50MiB/s,write=10MiB/s`, `500`, and how long an unused ceiling is
+//! saved.
 
 use std::fmt;
 use std::num::NonZeroU64;

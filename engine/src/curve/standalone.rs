@@ -260,8 +260,8 @@ impl Standalone {
         (seen.ceiling_ns as f64 - self.seen.ceiling_ns as f64).min(there_ns)
     }
 
-    /// Time since the last look in which no client waited, and none was away or held back by a ceiling. A pause may turn out later to have been
-    /// an absence: then it is negative.
+    /// Time since the last look in which no client waited, and none was away or held back by a ceiling. A pause may
+    /// turn out later to have been an absence: then it is negative.
     fn quiet(&self, seen: &Seen) -> f64 {
         let since = |now: Nanos, before: Nanos| now as f64 - before as f64;
         let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
