@@ -20,6 +20,9 @@ const BANDWIDTH_LEAST: u64 = 4 << 10;
 const BURST_LEAST: Duration = Duration::from_millis(10);
 const BURST_MOST: Duration = Duration::from_secs(86_400);
 
+/// No ceiling, as in the kernel's `io.max`.
+const NONE: &str = "max";
+
 /// Why a text is not a ceiling. The message has the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CeilingError {
@@ -28,11 +31,11 @@ pub enum CeilingError {
     #[error("'{0}' is not a number of I/Os a second; write it as 500, or as read=500,write=100")]
     Iops(String),
     #[error(
-        "a ceiling of 0 would stop the clients: write 'none' to remove the ceiling; `aerogel volume set NAME --read-only \
-         on` refuses writes"
+        "a ceiling of 0 would stop the clients: write 'none' to remove the ceiling; `aerogel volume set NAME \
+         --read-only on` refuses writes"
     )]
     Zero,
-    #[error("the bandwidth {0} is too small: it is at least {least}/s; is a unit missing?", least = Size(BANDWIDTH_LEAST))]
+    #[error("the bandwidth {0} is too small: it is at least {}/s; is a unit missing?", Size(BANDWIDTH_LEAST))]
     TooSmall(String),
     #[error("'{0}' is not a direction: write read, write or total")]
     Direction(String),
@@ -84,13 +87,16 @@ fn print(ceiling: &Ceiling, show: fn(u64) -> String, f: &mut fmt::Formatter<'_>)
     if let (Some(total), None, None) = (total, read, write) {
         return f.write_str(&show(total.get()));
     }
+    if !ceiling.is_some() {
+        return f.write_str(NONE);
+    }
     let all = [("total", total), ("read", read), ("write", write)];
     let parts = all.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", show((*of)?.get()))));
     f.write_str(&parts.collect::<Vec<_>>().join(","))
 }
 
 fn bandwidth(text: &str) -> Result<Option<NonZeroU64>, CeilingError> {
-    if text == "max" {
+    if text == NONE {
         return Ok(None);
     }
     let size: Result<Size, _> = text.strip_suffix("/s").unwrap_or(text).trim_end().parse();
@@ -107,7 +113,7 @@ fn show_bandwidth(bytes: u64) -> String {
 }
 
 fn iops(text: &str) -> Result<Option<NonZeroU64>, CeilingError> {
-    if text == "max" {
+    if text == NONE {
         return Ok(None);
     }
     let number: u64 = text.parse().map_err(|_| CeilingError::Iops(text.into()))?;
@@ -224,7 +230,7 @@ mod tests {
         for text in ["50MiB/s", "read=50MiB/s,write=10MiB/s", "total=50MiB/s,read=1536KiB/s", "5000B/s"] {
             assert_eq!(bandwidth(text).to_string(), text);
         }
-        assert_eq!(iops.to_string(), "total=500,write=100");
+        assert_eq!((iops.to_string(), bandwidth("read=max").to_string()), ("total=500,write=100".into(), "max".into()));
         assert_eq!("90s".parse::<Burst>().unwrap().ns(), 90_000_000_000);
     }
 

@@ -198,14 +198,16 @@ impl Setup {
             Some(Focus::Stall) => setup.stall(dice),
             Some(Focus::Hang) => setup.hang(dice),
             Some(Focus::Cpu) => setup.compete(dice),
-            None => {
-                let dice = &mut Rng::new(seed ^ 0xce_1175);
-                if dice.one_in(4) {
-                    setup.tenants.iter_mut().for_each(|tenant| tenant.ceilings = ceilings(dice));
-                }
-            }
+            None => setup.limit(&mut Rng::new(seed ^ 0xce_1175)),
         }
         setup
+    }
+
+    /// Ceilings, in some worlds.
+    fn limit(&mut self, rng: &mut Rng) {
+        if rng.one_in(4) {
+            self.tenants.iter_mut().for_each(|tenant| tenant.ceilings = ceilings(rng));
+        }
     }
 
     /// Overlapping range operations and large writes, on a device whose requests take very different times.
