@@ -35,7 +35,7 @@ pub enum CeilingError {
          --read-only on` refuses writes"
     )]
     Zero,
-    #[error("the bandwidth {0} is too small: it is at least {}/s; is a unit missing?", Size(BANDWIDTH_LEAST))]
+    #[error("the bandwidth {0} is too small: at least {least}/s; is a unit missing?", least = Size(BANDWIDTH_LEAST))]
     TooSmall(String),
     #[error("'{0}' is not a direction: write read, write or total")]
     Direction(String),

@@ -40,10 +40,10 @@ fn ios(per_second: u64) -> Ceilings {
     Ceilings { ios: total(per_second), ..Ceilings::default() }
 }
 
-/// Tenants with equal shares of a disk, each on a volume of an eighth of it.
-fn bench(policy: Kind, tenants: &[(Ceilings, Stream)]) -> Bench {
+/// Tenants with equal shares of a disk, each on a volume of an eighth of it; by slices or by cost.
+fn bench(policy: Kind, needs_slices: bool, tenants: &[(Ceilings, Stream)]) -> Bench {
     let drive = presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
-    let config = Config { policy, switch_ns: 6 * MILLISECOND, ..Config::new(128 << 20) };
+    let config = Config { policy, needs_slices, switch_ns: 6 * MILLISECOND, ..Config::new(128 << 20) };
     let size = drive.bytes() / 8 / MIB * MIB;
     let share = Share::from_ppb(Share::ONE.ppb() / tenants.len() as u64);
     let specs: Vec<_> =
@@ -87,8 +87,8 @@ fn count(bench: &mut Bench, for_ns: Nanos, tenants: usize) -> Vec<Got> {
     got
 }
 
-fn run(policy: Kind, tenants: &[(Ceilings, Stream)]) -> Vec<Got> {
-    let mut bench = bench(policy, tenants);
+fn run(policy: Kind, needs_slices: bool, tenants: &[(Ceilings, Stream)]) -> Vec<Got> {
+    let mut bench = bench(policy, needs_slices, tenants);
     bench.run(WARM_UP, |_| ());
     count(&mut bench, COUNTED, tenants.len())
 }
@@ -109,10 +109,10 @@ fn a_tenant_gets_exactly_its_ceiling() {
         ("writes", bytes(10 * MIB), writes(reads(128, 16 << 10, 32 * MIB))),
         ("writes", bytes(30 * MIB), writes(in_order(reads(16, MIB, u64::MAX)))),
     ];
-    for policy in [Kind::Insulated, Kind::None] {
+    for (policy, needs_slices) in [(Kind::Insulated, true), (Kind::Insulated, false), (Kind::None, true)] {
         for (name, ceilings, load) in cases.clone() {
             let size = load.sizes[0].1;
-            let got = run(policy, &[(ceilings, load.clone())])[0];
+            let got = run(policy, needs_slices, &[(ceilings, load.clone())])[0];
             let part = match (ceilings.bytes.total, ceilings.ios.total) {
                 (Some(rate), _) => got.bytes / rate.get() as f64,
                 (_, Some(rate)) => got.requests * size.div_ceil(256 << 10) as f64 / rate.get() as f64,
@@ -121,6 +121,7 @@ fn a_tenant_gets_exactly_its_ceiling() {
             let what = format!("{policy:?} {name:>7} {size:8} {:?}: {part:.3} of the ceiling, {got:.2?}", load.pace);
             println!("{what}");
             assert!((part - 1.0).abs() <= 0.02, "{what}");
+            assert!(got.keeps.is_none_or(|keeps| keeps >= 0.9), "{what}");
         }
     }
 }
@@ -139,7 +140,7 @@ fn by_tenths(bench: &mut Bench, tenths: u64) -> Vec<u64> {
 fn an_unused_ceiling_is_saved_and_a_change_takes_effect_at_once() {
     let bursts = Some(Bursts { on_ns: 20 * SECOND, off_ns: 20 * SECOND });
     let load = Stream { bursts, ..reads(4, 4096, 8 * MIB) };
-    let mut bench = bench(Kind::Insulated, &[(ios(500), load)]);
+    let mut bench = bench(Kind::Insulated, true, &[(ios(500), load)]);
     bench.run(40 * SECOND, |_| ());
     let counts = by_tenths(&mut bench, 10);
     let after: u64 = counts[1..].iter().sum();
@@ -165,9 +166,9 @@ fn a_neighbour_gets_the_rest() {
         ("writes", bytes(10 * MIB), writes(in_order(reads(4, 64 << 10, u64::MAX)))),
     ];
     for (name, neighbour) in [("16", reads(16, 4096, u64::MAX)), ("1", reads(1, 4096, u64::MAX))] {
-        let alone = run(Kind::Insulated, &[(Ceilings::default(), neighbour.clone())])[0];
+        let alone = run(Kind::Insulated, true, &[(Ceilings::default(), neighbour.clone())])[0];
         for (own, ceilings, load) in loads.clone() {
-            let got = run(Kind::Insulated, &[(ceilings, load), (Ceilings::default(), neighbour.clone())]);
+            let got = run(Kind::Insulated, true, &[(ceilings, load), (Ceilings::default(), neighbour.clone())]);
             let rate = ceilings.bytes.total.map(|rate| got[0].bytes / rate.get() as f64);
             let part = rate.unwrap_or_else(|| got[0].requests / ceilings.ios.total.unwrap().get() as f64);
             let rest = got[1].requests / alone.requests / (1.0 - got[0].owned);

@@ -112,9 +112,10 @@ pub(crate) struct Seen {
     /// Time in which a client waited, and in which none had demand.
     pub(crate) waiting_ns: Nanos,
     pub(crate) away_ns: Nanos,
-    /// Time in which only its ceilings kept it from having demand, and the least time in which they allow what its
-    /// clients got.
+    /// Time in which its ceilings held it back and no other request of its clients was outstanding; the part of it
+    /// without demand; and the least time in which the ceilings allow what its clients got.
     pub(crate) held_ns: Nanos,
+    pub(crate) held_without_demand_ns: Nanos,
     pub(crate) ceiling_ns: Nanos,
     pub(crate) arrivals: Arrivals,
     /// The pauses in `useful_ns`.
@@ -214,7 +215,7 @@ impl Standalone {
         let (waited, beside) = (self.waited[cache], self.beside[cache]);
         if seen.pauses == Pauses::All {
             // The time with demand does not contain the time in which the tenant is held back.
-            let held = seen.held_ns as f64 - self.seen.held_ns as f64;
+            let held = seen.held_without_demand_ns as f64 - self.seen.held_without_demand_ns as f64;
             return (useful * (waited + beside)).max(self.at_ceiling(seen) - held);
         }
         let quiet = self.quiet(seen);
@@ -325,6 +326,7 @@ mod tests {
             waiting_ns,
             away_ns: 0,
             held_ns: 0,
+            held_without_demand_ns: 0,
             ceiling_ns: 0,
             arrivals: Arrivals::default(),
             pauses: Pauses::Idled,

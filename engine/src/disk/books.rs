@@ -395,9 +395,11 @@ impl Books {
         self.accounts.get(tenant).map_or(0, |account| account.held_ns + account.held_since.map_or(0, |at| now - at))
     }
 
-    /// Time in which only its ceilings kept the tenant from having demand, nanoseconds.
-    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
-        self.accounts[tenant].clients.held_ns(now)
+    /// Time in which its ceilings held the tenant back and no other request of its clients was outstanding,
+    /// nanoseconds; and the part of it without demand, which device requests for its clients are, too.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> [Nanos; 2] {
+        let Account { clients, demand, .. } = &self.accounts[tenant];
+        [clients, demand].map(|demand| demand.held_ns(now))
     }
 
     /// Time in which no client of the tenant had demand: pauses of more than [`AWAY_NS`], nanoseconds.

@@ -378,8 +378,9 @@ impl Device {
         self.scheduler.books.arrivals(now, tenant)
     }
 
-    /// Time in which only its ceilings kept the tenant from having demand, nanoseconds.
-    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+    /// Time in which its ceilings held the tenant back and no other request of its clients was outstanding,
+    /// nanoseconds; and the part of it without demand, which device requests for its clients are, too.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> [Nanos; 2] {
         self.scheduler.books.idle_held_ns(now, tenant)
     }
 

@@ -141,7 +141,8 @@ impl Volumes {
         let state = &self.requests[request];
         let bytes = state.end - state.start;
         let (side, bytes) = match state.kind {
-            Kind::Read | Kind::Cache => (READS, bytes),
+            Kind::Read => (READS, bytes),
+            Kind::Cache => (READS, bytes.min(self.cache_bytes_max(state.volume))),
             Kind::Write => (CHANGES, bytes),
             Kind::Zeroes if !self.volume(state.volume).spec.can_zero => (CHANGES, bytes),
             Kind::Trim | Kind::Zeroes => (CHANGES, 0),

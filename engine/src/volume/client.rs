@@ -204,13 +204,23 @@ impl Volumes {
         let Request { volume, kind, flags, .. } = self.requests[request];
         match kind {
             Kind::Read => self.read_arrived(request),
-            Kind::Cache => self.cache_arrived(self.tenant_of(volume), request),
+            Kind::Cache => {
+                let (tenant, most) = (self.tenant_of(volume), self.cache_bytes_max(volume));
+                let state = &mut self.requests[request];
+                state.end = state.end.min(state.start + most);
+                self.cache_arrived(tenant, request);
+            }
             Kind::Write => self.next_payload(request),
             Kind::Flush => self.flush_arrived(volume, FlushFor::Request(request)),
             Kind::Trim => self.trim_arrived(request),
             Kind::Zeroes => self.zeroes_arrived(request, flags & flag::NO_HOLE != 0, flags & flag::FAST_ZERO != 0),
             Kind::Status => self.status_arrived(request, flags & flag::REQ_ONE != 0),
         }
+    }
+
+    /// Bytes of a CACHE at most, half the partition: more would evict blocks that this request has just read.
+    pub(crate) fn cache_bytes_max(&self, volume: VolumeId) -> u64 {
+        u64::from(self.cache.partition(self.tenant_of(volume)).target) / 2 * BLOCK
     }
 
     fn open_request(&mut self, conn: ConnId, since: Nanos, header: &Header) -> (u32, TenantId) {
@@ -223,8 +233,6 @@ impl Volumes {
         let partition = self.cache.partition_mut(tenant);
         partition.requests += 1;
         partition.crowded |= partition.requests >= REQUESTS_PER_TENANT;
-        // At most half the partition: more would evict blocks that this request has just read.
-        let most = if header.kind == Kind::Cache { u64::from(partition.target) / 2 * BLOCK } else { u64::MAX };
         let arrived = since.min(self.now);
         let state = &mut self.table[volume];
         state.requests += 1;
@@ -237,7 +245,7 @@ impl Volumes {
             kind: header.kind,
             cookie: header.cookie,
             start: header.offset,
-            end: header.offset.saturating_add(u64::from(header.len).min(most)),
+            end: header.offset.saturating_add(u64::from(header.len)),
             next: header.offset,
             durable,
             unsplit: header.has(flag::DF),
