@@ -1,8 +1,10 @@
 //! What the control plane says of volumes and tenants, and why it is refused.
 
+use std::num::NonZeroU64;
+
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{TenantId, VolumeId};
-use crate::units::{Share, exact, rounded};
+use crate::units::{Nanos, PIECE, SECOND, Share, exact, rounded};
 
 /// When writes are acknowledged (`docs/design/flush.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -101,6 +103,64 @@ pub struct TenantSpec {
     pub cache: CacheSpec,
     /// The eviction policy of its partition.
     pub eviction: EvictionPolicy,
+    /// What its clients get at most.
+    pub ceilings: Ceilings,
+}
+
+/// Bytes of a request that count as one I/O; a larger one counts as one for each begun part of this size. It is the
+/// size of the pieces in which requests are processed.
+pub const IO_BYTES: u64 = PIECE;
+
+/// For how long an unused ceiling is saved unless something else is requested: the default longest round, so that a
+/// tenant that waits for its slice loses nothing of its ceiling.
+pub const BURST_NS_DEFAULT: Nanos = 2 * SECOND;
+
+/// A ceiling for each direction and for both together, units a second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ceiling {
+    /// Reads and writes together.
+    pub total: Option<NonZeroU64>,
+    /// Reads.
+    pub read: Option<NonZeroU64>,
+    /// Writes.
+    pub write: Option<NonZeroU64>,
+}
+
+impl Ceiling {
+    /// Whether there is one.
+    pub fn is_some(&self) -> bool {
+        self.total.is_some() || self.read.is_some() || self.write.is_some()
+    }
+
+    /// The most of reads and writes together; `None` if it is not limited.
+    pub fn most(&self) -> Option<u64> {
+        let both = self.read.zip(self.write).map(|(read, write)| read.get().saturating_add(write.get()));
+        self.total.map(NonZeroU64::get).into_iter().chain(both).min()
+    }
+}
+
+/// What the clients of a tenant get at most, cache hits included (`docs/design/ceilings.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ceilings {
+    /// Bytes.
+    pub bytes: Ceiling,
+    /// I/Os of [`IO_BYTES`].
+    pub ios: Ceiling,
+    /// An unused ceiling is saved for at most this time.
+    pub burst_ns: Nanos,
+}
+
+impl Default for Ceilings {
+    fn default() -> Ceilings {
+        Ceilings { bytes: Ceiling::default(), ios: Ceiling::default(), burst_ns: BURST_NS_DEFAULT }
+    }
+}
+
+impl Ceilings {
+    /// Whether there are any.
+    pub fn is_some(&self) -> bool {
+        self.bytes.is_some() || self.ios.is_some()
+    }
 }
 
 impl TenantSpec {

@@ -3,6 +3,7 @@
 mod access;
 mod address;
 mod api;
+mod ceiling;
 mod cli;
 mod config;
 mod control;

@@ -3,7 +3,8 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
+    CacheSpec, Ceilings, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec,
+    WriteCache,
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -135,10 +136,11 @@ impl World {
                 let cache = self.rng.pick(&[CacheSpec::Trial, asked(1), asked(2), asked(4)]);
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
                 let share = if self.ops.is_multiple_of(2) { crate::setup::share(&mut self.rng, 1) } else { None };
-                self.ask(
-                    Command::SetTenant(tenant, TenantSpec { share, cache, eviction, ..TenantSpec::default() }),
-                    Ask::Tenant(tenant),
-                )
+                // Removed and set again, so that the choices of worlds without ceilings stay the same.
+                let ceilings = self.setup.tenants[tenant.0 as usize].ceilings;
+                let ceilings = if self.ops.is_multiple_of(3) { ceilings } else { Ceilings::default() };
+                let spec = TenantSpec { share, cache, eviction, ceilings, ..TenantSpec::default() };
+                self.ask(Command::SetTenant(tenant, spec), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),
             2 => self.grow(at),

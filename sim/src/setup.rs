@@ -1,8 +1,10 @@
 //! The parameters of a world, generated from one seed.
 
+use std::num::NonZeroU64;
+
 use engine::Config;
 use engine::cache::EvictionPolicy;
-use engine::control::{CacheSpec, LEAST_BYTES, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{CacheSpec, Ceiling, Ceilings, LEAST_BYTES, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
 use engine::ids::{TenantId, VolumeId};
@@ -196,9 +198,16 @@ impl Setup {
             Some(Focus::Stall) => setup.stall(dice),
             Some(Focus::Hang) => setup.hang(dice),
             Some(Focus::Cpu) => setup.compete(dice),
-            None => {}
+            None => setup.limit(&mut Rng::new(seed ^ 0xce_1175)),
         }
         setup
+    }
+
+    /// Ceilings, in some worlds.
+    fn limit(&mut self, rng: &mut Rng) {
+        if rng.one_in(4) {
+            self.tenants.iter_mut().for_each(|tenant| tenant.ceilings = ceilings(rng));
+        }
     }
 
     /// Overlapping range operations and large writes, on a device whose requests take very different times.
@@ -345,6 +354,17 @@ fn tenant(rng: &mut Rng) -> TenantSpec {
         _ => CacheSpec::Asked(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
     };
     TenantSpec { cache, eviction: rng.pick(&EvictionPolicy::ALL), ..TenantSpec::default() }
+}
+
+/// Ceilings under which every request is answered within a few seconds.
+fn ceilings(rng: &mut Rng) -> Ceilings {
+    let one = |rng: &mut Rng, rates: &[u64]| NonZeroU64::new(rng.pick(rates));
+    let mut each = |rates: &[u64]| {
+        let [total, read, write] = std::array::from_fn(|_| one(rng, rates));
+        Ceiling { total, read, write }
+    };
+    let (bytes, ios) = (each(&[0, 0, 16 << 20, 200 << 20]), each(&[0, 0, 200, 5000]));
+    Ceilings { bytes, ios, burst_ns: rng.pick(&[10 * MILLISECOND, SECOND]) }
 }
 
 fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> VolumeSetup {

@@ -34,6 +34,8 @@ pub struct VolumeStats {
     /// Nanoseconds that requests, their replies up to the last byte, and their device completions waited while the
     /// thread did other work.
     pub thread_delay_ns: u64,
+    /// Nanoseconds for which the ceilings of its tenant held requests back.
+    pub ceiling_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
     /// Nanoseconds that device requests waited in the queue while their tenant owned the disk or could have owned it.
@@ -83,6 +85,8 @@ pub struct TenantStats {
     /// Time with demand: nanoseconds in which a request of a client, or a device request on behalf of a client, was
     /// outstanding. Flushes that the server makes by itself do not count.
     pub wanting_ns: Nanos,
+    /// Nanoseconds in which the tenant's ceilings held at least one request back.
+    pub throttled_ns: Nanos,
     /// What live insulation follows from; `None` under a policy without a model of standalone throughput.
     pub progress: Option<Progress>,
     /// The plan for it; `None` under a policy that promises nothing.

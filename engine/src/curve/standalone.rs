@@ -25,6 +25,9 @@
 //!   standalone  at least open x requests answered / requests that arrived x time
 //! ```
 //!
+//! With ceilings a tenant would be held back standalone as well: its work takes at least the time in which the ceilings
+//! allow it. Time in which only they keep it from having demand is no pause.
+//!
 //! The *standalone clock* goes on by that time, so it is slow for clients that would be fast. What is written back
 //! depends on it (`dirty.rs`): the faster clients write, the more of it is overwritten before it is 5 s old. So fast
 //! clients and slow ones can both agree with what would be written, and standalone they write as fast as they can.
@@ -109,6 +112,11 @@ pub(crate) struct Seen {
     /// Time in which a client waited, and in which none had demand.
     pub(crate) waiting_ns: Nanos,
     pub(crate) away_ns: Nanos,
+    /// Time in which its ceilings held it back and no other request of its clients was outstanding; the part of it
+    /// without demand; and the least time in which the ceilings allow what its clients got.
+    pub(crate) held_ns: Nanos,
+    pub(crate) held_without_demand_ns: Nanos,
+    pub(crate) ceiling_ns: Nanos,
     pub(crate) arrivals: Arrivals,
     /// The pauses in `useful_ns`.
     pub(crate) pauses: Pauses,
@@ -206,7 +214,9 @@ impl Standalone {
         }
         let (waited, beside) = (self.waited[cache], self.beside[cache]);
         if seen.pauses == Pauses::All {
-            return useful * (waited + beside);
+            // The time with demand does not contain the time in which the tenant is held back.
+            let held = seen.held_without_demand_ns as f64 - self.seen.held_without_demand_ns as f64;
+            return (useful * (waited + beside)).max(self.at_ceiling(seen) - held);
         }
         let quiet = self.quiet(seen);
         let useful = useful * self.without_pauses(seen);
@@ -235,17 +245,28 @@ impl Standalone {
         ((self.device_ns - self.switches_ns) / self.useful_ns).clamp(0.0, 1.0)
     }
 
-    /// `time_ns`, or what the requests since the last look stand for because they do not wait for answers.
+    /// `time_ns`, or what the requests since the last look stand for because they do not wait for answers, or because
+    /// of ceilings.
     fn at_least_open(&self, time_ns: f64, seen: &Seen) -> f64 {
         let there_ns = seen.there_ns() as f64 - self.seen.there_ns() as f64;
-        if self.open > 0.0 && there_ns > 0.0 { time_ns.max(self.open * there_ns) } else { time_ns }
+        let time_ns = if self.open > 0.0 && there_ns > 0.0 { time_ns.max(self.open * there_ns) } else { time_ns };
+        let at_ceiling = self.at_ceiling(seen);
+        if at_ceiling > 0.0 { time_ns.max(at_ceiling) } else { time_ns }
     }
 
-    /// Time since the last look in which no client waited, and none was away. A pause may turn out later to have been
-    /// an absence: then it is negative.
+    /// The least time in which the ceilings allow what the clients got since the last look, at most the time in which
+    /// they were not away: more may have been saved before.
+    fn at_ceiling(&self, seen: &Seen) -> f64 {
+        let there_ns = seen.there_ns() as f64 - self.seen.there_ns() as f64;
+        (seen.ceiling_ns as f64 - self.seen.ceiling_ns as f64).min(there_ns)
+    }
+
+    /// Time since the last look in which no client waited, and none was away or held back by a ceiling. A pause may
+    /// turn out later to have been an absence: then it is negative.
     fn quiet(&self, seen: &Seen) -> f64 {
         let since = |now: Nanos, before: Nanos| now as f64 - before as f64;
         let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
+        let busy = busy + since(seen.held_ns, self.seen.held_ns);
         (seen.now - self.seen.now) as f64 - busy
     }
 
@@ -304,6 +325,9 @@ mod tests {
             switches_ns: 0,
             waiting_ns,
             away_ns: 0,
+            held_ns: 0,
+            held_without_demand_ns: 0,
+            ceiling_ns: 0,
             arrivals: Arrivals::default(),
             pauses: Pauses::Idled,
             disk_ns,

@@ -10,6 +10,9 @@
 //!   others    the slices of other tenants: a clock that stops during the tenant's own
 //!   demand    time in which a request of the tenant's clients was outstanding, or a device request for one
 //!   waiting   likewise, of clients alone
+//!   away      long pauses of clients
+//!   held      time in which ceilings held the tenant back while no request of its clients was outstanding otherwise:
+//!             neither a pause nor demand
 //! ```
 //!
 //! Hung requests take no device time from the moment at which they are given up.
@@ -112,6 +115,9 @@ struct Account {
     /// Requests of clients alone, and device requests alone.
     clients: Demand,
     device: Demand,
+    /// Since when its ceilings have held it back; and the time before.
+    held_since: Option<Nanos>,
+    held_ns: Nanos,
     arrivals: Arrivals,
     /// Late requests since some request has been outstanding.
     late: u64,
@@ -372,6 +378,36 @@ impl Books {
         self.accounts[tenant].clients.wanting_ns(now)
     }
 
+    /// The ceilings of a tenant hold it back from now on, or no longer. Whether that is a change.
+    pub(super) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) -> bool {
+        let account = &mut self.accounts[tenant];
+        if account.held_since.is_some() == is_held {
+            return false;
+        }
+        account.held_ns += account.held_since.map_or(0, |since| now - since);
+        account.held_since = is_held.then_some(now);
+        let Account { demand, clients, device, .. } = account;
+        [demand, clients, device].into_iter().for_each(|demand| demand.set_held(now, is_held));
+        true
+    }
+
+    /// Whether its ceilings hold the tenant back.
+    pub(super) fn is_held(&self, tenant: TenantId) -> bool {
+        self.accounts[tenant].held_since.is_some()
+    }
+
+    /// Time in which its ceilings held the tenant back, nanoseconds.
+    pub(super) fn held_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts.get(tenant).map_or(0, |account| account.held_ns + account.held_since.map_or(0, |at| now - at))
+    }
+
+    /// Time in which its ceilings held the tenant back and no other request of its clients was outstanding,
+    /// nanoseconds; and the part of it without demand, which device requests for its clients are, too.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> [Nanos; 2] {
+        let Account { clients, demand, .. } = &self.accounts[tenant];
+        [clients, demand].map(|demand| demand.held_ns(now))
+    }
+
     /// Time in which no client of the tenant had demand: pauses of more than [`AWAY_NS`], nanoseconds.
     pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].clients.away_ns(now)
@@ -399,8 +435,12 @@ impl Books {
 struct Demand {
     outstanding: u32,
     since: Nanos,
-    /// The last end of a request.
+    /// The last end of a request. While ceilings hold the tenant back, it moves on with the time.
     until: Nanos,
+    /// Ceilings hold the tenant back, and since when they have while no request was outstanding.
+    is_held: bool,
+    held_since: Option<Nanos>,
+    held_ns: Nanos,
     past_ns: Nanos,
     away_ns: Nanos,
 }
@@ -409,6 +449,7 @@ impl Demand {
     /// A request is outstanding. A gap before it of at most `turnaround_ns` counts, too.
     fn begin(&mut self, now: Nanos, turnaround_ns: Nanos) {
         if self.outstanding == 0 {
+            self.pass_held(now);
             let gap = now - self.until;
             self.past_ns += Some(gap).filter(|&gap| gap <= turnaround_ns).unwrap_or(0);
             self.away_ns += Some(gap).filter(|&gap| gap > AWAY_NS).unwrap_or(0);
@@ -422,7 +463,21 @@ impl Demand {
         self.until = now;
         if self.outstanding == 0 {
             self.past_ns += now - self.since;
+            self.held_since = self.is_held.then_some(now);
         }
+    }
+
+    /// Ceilings hold the tenant back from now on, or no longer.
+    fn set_held(&mut self, now: Nanos, is_held: bool) {
+        self.pass_held(now);
+        self.is_held = is_held;
+        self.held_since = (is_held && self.outstanding == 0).then_some(now);
+    }
+
+    /// The time in which the tenant was held back is not a part of the pause around it.
+    fn pass_held(&mut self, now: Nanos) {
+        let held_ns = self.held_since.take().map_or(0, |since| now - since);
+        (self.held_ns, self.until) = (self.held_ns + held_ns, self.until + held_ns);
     }
 
     /// The time since [`LATE_NS`] after the last answer, if a request has been outstanding since then.
@@ -431,8 +486,13 @@ impl Demand {
     }
 
     fn away_ns(&self, now: Nanos) -> Nanos {
-        let pause = if self.outstanding == 0 { now - self.until } else { 0 };
+        let held_ns = self.held_since.map_or(0, |since| now - since);
+        let pause = if self.outstanding == 0 { now - self.until - held_ns } else { 0 };
         self.away_ns + if pause > AWAY_NS { pause } else { 0 }
+    }
+
+    fn held_ns(&self, now: Nanos) -> Nanos {
+        self.held_ns + self.held_since.map_or(0, |since| now - since)
     }
 
     fn wanting_ns(&self, now: Nanos) -> Nanos {

@@ -409,6 +409,11 @@ impl Device {
         self.windows.missed(tenant)
     }
 
+    /// Whether the ceilings of a tenant hold it back at present: then it has no demand.
+    pub(crate) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) {
+        self.scheduler.set_held(now, tenant, is_held);
+    }
+
     /// Time in which the tenant had demand, nanoseconds.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.wanting_ns(now, tenant)
@@ -427,6 +432,12 @@ impl Device {
     /// When the requests of the tenant's clients arrive.
     pub(crate) fn arrivals(&self, now: Nanos, tenant: TenantId) -> Arrivals {
         self.scheduler.books.arrivals(now, tenant)
+    }
+
+    /// Time in which its ceilings held the tenant back and no other request of its clients was outstanding,
+    /// nanoseconds; and the part of it without demand, which device requests for its clients are, too.
+    pub(crate) fn idle_held_ns(&self, now: Nanos, tenant: TenantId) -> [Nanos; 2] {
+        self.scheduler.books.idle_held_ns(now, tenant)
     }
 
     /// Time in which no client of the tenant had demand, nanoseconds.

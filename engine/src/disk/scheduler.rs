@@ -55,6 +55,7 @@ impl Scheduler {
         for (tenant, told) in self.told.iter() {
             if self.has_slices {
                 self.slices.set_tenant(now, tenant);
+                self.slices.set_held(now, tenant, self.books.is_held(tenant));
             }
             self.policy.set_tenant(now, tenant, told.terms);
             self.policy.set_keep(tenant, told.keep_permille);
@@ -107,6 +108,13 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
         self.told[tenant].keep_permille = keep_permille;
         self.policy.set_keep(tenant, keep_permille);
+    }
+
+    /// Whether the ceilings of a tenant hold it back at present.
+    pub(crate) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) {
+        if self.books.set_held(now, tenant, is_held) && self.has_slices {
+            self.slices.set_held(now, tenant, is_held);
+        }
     }
 
     /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.

@@ -59,7 +59,7 @@ impl Server {
                 false => Err(Refusal::UnknownTenant),
             },
             Command::Drain => {
-                self.volumes.draining = Some(token);
+                self.volumes.drain(token);
                 Ok(None)
             }
         };

@@ -168,6 +168,7 @@ impl Server {
                 Timer::Initialise => volumes.initialise_all(),
                 Timer::Stalls => front.disconnect_stalled(volumes),
                 Timer::Frames => self.move_frames(),
+                Timer::Ceilings => volumes.release_due(),
             }
         }
     }

@@ -129,6 +129,7 @@ impl Server {
             prefetched_blocks: counters.prefetched_blocks,
             miss_blocks: counters.miss_blocks,
             thread_delay_ns: counters.thread_delay_ns,
+            ceiling_delay_ns: counters.ceiling_delay_ns,
             cache_delay_ns: counters.cache_delay_ns,
             queue_delay_ns: counters.queue_delay_ns,
             slice_delay_ns: counters.slice_delay_ns,
@@ -152,7 +153,7 @@ impl Server {
         let Server { volumes, front, planning, .. } = self;
         let plan = volumes.route.disk.plan(volumes.now, tenant);
         let standalone_ns = plan.map(|_| volumes.standalone_ns(tenant));
-        let Volumes { cache, route, measured, now, .. } = volumes;
+        let Volumes { cache, route, measured, now, throttles, .. } = volumes;
         let is_certain = measured[tenant].standalone.is_certain;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let away_ns = device.away_ns(*now, tenant);
@@ -164,6 +165,7 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             usage,
             wanting_ns,
+            throttled_ns: throttles.get(tenant).map_or(0, |throttle| throttle.throttled_ns(*now)),
             progress: standalone_ns.map(|[standalone_ns, own_cache_ns]| Progress {
                 standalone_ns,
                 own_cache_ns,

@@ -25,6 +25,8 @@ pub(crate) const ANSWER_UNITS: u32 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inbound {
     Header,
+    /// A write is held back by the ceilings of its tenant.
+    Held,
     /// A piece of a write waits for frames, or behind other pieces that do.
     Reserving {
         piece: u32,
@@ -138,7 +140,7 @@ impl Volumes {
                 Receive::Payload(piece.end - piece.start - received)
             }
             Inbound::Discard { left, .. } => Receive::Discard(left),
-            Inbound::Header | Inbound::Reserving { .. } => Receive::Header,
+            Inbound::Header | Inbound::Held | Inbound::Reserving { .. } => Receive::Header,
         }
     }
 
@@ -168,7 +170,7 @@ impl Volumes {
             full || client.held > 0 && self.reply_room(conn) == 0
         };
         let paused = match client.inbound {
-            Inbound::Reserving { .. } => true,
+            Inbound::Held | Inbound::Reserving { .. } => true,
             Inbound::Header => {
                 is_full()
                     || client.in_flight >= self.config.requests_per_connection
@@ -186,31 +188,42 @@ impl Volumes {
 
     /// A request arrives; `refused` if it is answered with an error.
     pub(crate) fn begin(&mut self, conn: ConnId, since: Nanos, header: &Header, refused: Option<Errno>) {
-        let request = self.open_request(conn, since, header);
-        let volume = self.requests[request].volume;
-        match (refused, header.kind) {
-            (Some(error), kind) => self.refuse(request, error, if kind == Kind::Write { header.len } else { 0 }),
-            (None, Kind::Read) => self.read_arrived(request),
-            (None, Kind::Cache) => {
-                // At most half the partition: more would evict blocks that this request has just read.
-                let tenant = self.tenant_of(volume);
-                let most = u64::from(self.cache.partition(tenant).target) / 2 * BLOCK;
-                let state = &mut self.requests[request];
-                state.end = state.end.min(state.start + most);
-                self.cache_arrived(tenant, request);
+        let (request, tenant) = self.open_request(conn, since, header);
+        if refused.is_some() || !self.is_held_back(tenant, request) {
+            self.route.disk.begin_request(self.now, tenant);
+            match refused {
+                None => self.start(request),
+                Some(error) => self.refuse(request, error, if header.kind == Kind::Write { header.len } else { 0 }),
             }
-            (None, Kind::Write) => self.next_payload(request),
-            (None, Kind::Flush) => self.flush_arrived(volume, FlushFor::Request(request)),
-            (None, Kind::Trim) => self.trim_arrived(request),
-            (None, Kind::Zeroes) => {
-                self.zeroes_arrived(request, header.has(flag::NO_HOLE), header.has(flag::FAST_ZERO));
-            }
-            (None, Kind::Status) => self.status_arrived(request, header.has(flag::REQ_ONE)),
         }
         self.effects.push(Effect::Recheck(conn));
     }
 
-    fn open_request(&mut self, conn: ConnId, since: Nanos, header: &Header) -> u32 {
+    /// A request that is not refused, and that no ceiling holds back, begins.
+    pub(crate) fn start(&mut self, request: u32) {
+        let Request { volume, kind, flags, .. } = self.requests[request];
+        match kind {
+            Kind::Read => self.read_arrived(request),
+            Kind::Cache => {
+                let (tenant, most) = (self.tenant_of(volume), self.cache_bytes_max(volume));
+                let state = &mut self.requests[request];
+                state.end = state.end.min(state.start + most);
+                self.cache_arrived(tenant, request);
+            }
+            Kind::Write => self.next_payload(request),
+            Kind::Flush => self.flush_arrived(volume, FlushFor::Request(request)),
+            Kind::Trim => self.trim_arrived(request),
+            Kind::Zeroes => self.zeroes_arrived(request, flags & flag::NO_HOLE != 0, flags & flag::FAST_ZERO != 0),
+            Kind::Status => self.status_arrived(request, flags & flag::REQ_ONE != 0),
+        }
+    }
+
+    /// Bytes of a CACHE at most, half the partition: more would evict blocks that this request has just read.
+    pub(crate) fn cache_bytes_max(&self, volume: VolumeId) -> u64 {
+        u64::from(self.cache.partition(self.tenant_of(volume)).target) / 2 * BLOCK
+    }
+
+    fn open_request(&mut self, conn: ConnId, since: Nanos, header: &Header) -> (u32, TenantId) {
         self.last_request_at = self.now;
         let client = &mut self.clients[conn];
         client.in_flight += 1;
@@ -220,7 +233,6 @@ impl Volumes {
         let partition = self.cache.partition_mut(tenant);
         partition.requests += 1;
         partition.crowded |= partition.requests >= REQUESTS_PER_TENANT;
-        self.route.disk.begin_request(self.now, tenant);
         let arrived = since.min(self.now);
         let state = &mut self.table[volume];
         state.requests += 1;
@@ -238,9 +250,10 @@ impl Volumes {
             durable,
             unsplit: header.has(flag::DF),
             arrived,
+            flags: header.flags,
             ..Request::default()
         };
-        id
+        (id, tenant)
     }
 
     /// Answers with an error, after `payload` bytes were read and discarded.
@@ -381,8 +394,9 @@ impl Volumes {
         match inbound {
             Inbound::Reserving { piece } | Inbound::Payload { piece, .. } => self.forget_payload(volume, piece),
             Inbound::Discard { request, .. } => self.part_done(request),
-            Inbound::Header | Inbound::Stopped => {}
+            Inbound::Header | Inbound::Held | Inbound::Stopped => {}
         }
+        self.forget_held(tenant, conn);
         self.resume_stalled(conn);
         self.end_streams(volume, Some(conn));
         self.forget_caches(tenant, conn);
@@ -480,7 +494,7 @@ impl Volumes {
         client.changing -= u32::from(changes(kind));
         match client.exclusive {
             Some(other) if other == request => client.exclusive = None,
-            Some(other) if client.in_flight == 1 => self.put_on_agenda(other),
+            Some(other) if client.in_flight == 1 && self.requests[other].held_at.is_none() => self.put_on_agenda(other),
             _ => {}
         }
         self.check_gone(conn);

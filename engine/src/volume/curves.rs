@@ -9,7 +9,7 @@ use crate::curve::{
 use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
-use crate::volume::{Kind, Volumes};
+use crate::volume::{Kind, Throttle, Volumes};
 
 /// Most bytes of one curve, and of a tenant's miniatures of dirty data.
 const CURVE_BYTES_MAX: u64 = 1 << 20;
@@ -101,12 +101,16 @@ impl Volumes {
     pub(crate) fn seen(&mut self, tenant: TenantId) -> Seen {
         let (disk, now) = (&mut self.route.disk, self.now);
         let plan = disk.plan(now, tenant);
+        let [held_ns, held_without_demand_ns] = disk.idle_held_ns(now, tenant);
         Seen {
             now,
             useful_ns: plan.map_or(0, |plan| plan.useful_ns),
             switches_ns: plan.map_or(0, |plan| plan.switches_ns),
             waiting_ns: disk.waiting_ns(now, tenant),
             away_ns: disk.away_ns(now, tenant),
+            held_ns,
+            held_without_demand_ns,
+            ceiling_ns: self.throttles.get(tenant).map_or(0, Throttle::ceiling_ns),
             arrivals: disk.arrivals(now, tenant),
             pauses: match disk.settings() {
                 settings if settings.has_slices() => Pauses::Idled,

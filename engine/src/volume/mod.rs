@@ -11,6 +11,8 @@
 //! [`Volumes`] is the machine of this layer. It calls the layers below, and writes what it wants of those above as
 //! [`Effect`]s, in order.
 
+mod bucket;
+mod ceilings;
 mod client;
 mod curves;
 mod effect;
@@ -33,6 +35,7 @@ mod write;
 mod writeback;
 
 pub(crate) use crate::nbd::Kind;
+pub(crate) use ceilings::Throttle;
 #[cfg(test)]
 pub(crate) use client::REQUESTS_PER_TENANT;
 pub use client::Receive;
@@ -89,6 +92,7 @@ pub(crate) struct Counters {
     pub(crate) prefetched_blocks: u64,
     pub(crate) miss_blocks: u64,
     pub(crate) thread_delay_ns: Nanos,
+    pub(crate) ceiling_delay_ns: Nanos,
     pub(crate) cache_delay_ns: Nanos,
     pub(crate) queue_delay_ns: Nanos,
     pub(crate) slice_delay_ns: Nanos,
@@ -232,6 +236,8 @@ pub(crate) struct Volumes {
     pub(crate) waiting: Table<TenantId, Waiting>,
     /// The tenants with pieces that wait for frames, and some with pieces that did.
     pub(crate) tenants_waiting: Vec<TenantId>,
+    /// Of the tenants with ceilings, and of some that had some.
+    pub(crate) throttles: Table<TenantId, Throttle>,
     pub(crate) curves: Table<TenantId, Curve>,
     pub(crate) measured: Table<TenantId, Measured>,
     pub(crate) agenda: VecDeque<Todo>,
@@ -270,6 +276,7 @@ impl Volumes {
             waiters: Slab::new(),
             waiting: Table::default(),
             tenants_waiting: Vec::new(),
+            throttles: Table::default(),
             curves: Table::default(),
             measured: Table::default(),
             agenda: VecDeque::new(),

@@ -18,6 +18,7 @@ impl Volumes {
         if before.is_none() {
             self.waiting.insert(tenant, Waiting::default());
         }
+        self.set_ceilings(tenant, &spec.ceilings);
         self.fit_curves();
         before
     }
@@ -33,6 +34,7 @@ impl Volumes {
         self.cache.drop_tenant(tenant);
         self.route.disk.drop_tenant(self.now, tenant);
         self.waiting.remove(tenant);
+        self.throttles.remove(tenant);
         self.fit_curves();
         Ok(())
     }

@@ -48,6 +48,10 @@ pub(crate) struct Request {
     /// It is one of the CACHE requests that its tenant may have in progress.
     pub(crate) caching: bool,
     pub(crate) arrived: Nanos,
+    /// Flags of the command.
+    pub(crate) flags: u16,
+    /// Since when the ceilings of its tenant hold it back.
+    pub(crate) held_at: Option<Nanos>,
 }
 
 impl Default for Request {
@@ -73,6 +77,8 @@ impl Default for Request {
             queued: false,
             caching: false,
             arrived: 0,
+            flags: 0,
+            held_at: None,
         }
     }
 }

@@ -178,6 +178,7 @@ impl<A: Above> Machine<A> {
                     Timer::Volumes => volumes.poke_due(),
                     Timer::Initialise => volumes.initialise_all(),
                     Timer::Frames => _ = volumes.move_frames(MILLISECOND),
+                    Timer::Ceilings => volumes.release_due(),
                     Timer::Stalls => above.disconnect_stalled(volumes),
                 }
             }

@@ -13,9 +13,11 @@ pub(crate) enum Timer {
     Stalls,
     /// Frames move between partitions, or retire.
     Frames,
+    /// Requests that the ceilings of their tenants hold back.
+    Ceilings,
 }
 
-const NAMES: [Timer; 4] = [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames];
+const NAMES: [Timer; 5] = [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames, Timer::Ceilings];
 
 /// The next time of each.
 #[derive(Default, Debug)]

@@ -47,6 +47,8 @@ pub(crate) enum Todo {
     Frames(TenantId),
     /// Check the connections of a tenant that are paused or whose reads wait for room for replies.
     Replies(TenantId),
+    /// Release requests of a tenant that its ceilings hold back.
+    Held(TenantId),
 }
 
 #[derive(Default, Debug)]
@@ -58,6 +60,8 @@ struct Backlog {
     frames: bool,
     /// [`Todo::Replies`] is in the queue.
     replies: bool,
+    /// [`Todo::Held`] is in the queue.
+    held: bool,
     /// Units that the driver has not taken yet.
     spent: u32,
 }
@@ -131,7 +135,9 @@ impl Volumes {
     /// The tenant that a piece of work belongs to; `None` if its tenant or volume no longer exists.
     fn tenant_to_do(&self, todo: Todo) -> Option<TenantId> {
         let volume = match todo {
-            Todo::Frames(tenant) | Todo::Replies(tenant) => return self.cache.has_tenant(tenant).then_some(tenant),
+            Todo::Frames(tenant) | Todo::Replies(tenant) | Todo::Held(tenant) => {
+                return self.cache.has_tenant(tenant).then_some(tenant);
+            }
             Todo::Request(request) => self.requests[request].volume,
             Todo::Volume(volume) | Todo::Place { volume, .. } => volume,
         };
@@ -145,6 +151,7 @@ impl Volumes {
         let known = match todo {
             Todo::Frames(_) => std::mem::replace(&mut backlog.frames, true),
             Todo::Replies(_) => std::mem::replace(&mut backlog.replies, true),
+            Todo::Held(_) => std::mem::replace(&mut backlog.held, true),
             _ => false,
         };
         if !known {
@@ -200,6 +207,10 @@ impl Volumes {
                     self.charge(tenant, self.clients.past() / 10 + 1);
                     self.resume_tenant(tenant);
                 }
+            }
+            Todo::Held(tenant) => {
+                self.work.of(tenant).held = false;
+                self.release_held(tenant);
             }
         }
     }

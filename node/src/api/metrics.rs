@@ -6,7 +6,6 @@
 use std::fmt::Error;
 
 use engine::control::{BUCKETS, Histogram, OpStats, Sizing, TenantStats, VolumeStats};
-use engine::disk::policy::Usage;
 use engine::latency::{ByOp, Percentiles};
 use engine::units::BLOCK;
 use prometheus_client::collector::Collector;
@@ -201,15 +200,16 @@ impl Scrape {
     }
 
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let centers: [Labelled; 5] = [
+        let centers: [Labelled; 6] = [
             ("thread", |v| v.thread_delay_ns),
             ("cache", |v| v.cache_delay_ns),
             ("queue", |v| v.queue_delay_ns),
             ("slice", |v| v.slice_delay_ns),
             ("disk", |v| v.disk_delay_ns),
+            ("ceiling", |v| v.ceiling_delay_ns),
         ];
         let help = "Time that requests waited, by cause; thread: while the disk's thread did other work; slice: while \
-                    the disk belonged to another tenant";
+                    the disk belonged to another tenant; ceiling: held back by the tenant's own ceilings";
         counters(to, "aerogel_volume_delay_seconds", help, self.volumes_by("center", &centers, seconds))?;
         let bytes = |blocks: u64| (blocks * BLOCK) as f64;
         let reads: [Labelled; 3] =
@@ -377,21 +377,26 @@ impl Scrape {
 
     /// What tenants requested of the disk and what they got, under any policy.
     fn usage(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        type Select = fn(&Usage) -> f64;
-        let of: [(&str, &str, Select); 4] = [
+        type Select = fn(&TenantStats) -> f64;
+        let of: [(&str, &str, Select); 5] = [
             (
                 "aerogel_tenant_disk_time_seconds",
                 "Disk time that a tenant had: its slices; without slices, its part of the device's busy time, by cost",
-                |usage| seconds(usage.owned_ns),
+                |stats| seconds(stats.usage.owned_ns),
             ),
-            ("aerogel_tenant_device_requests", "Device requests of a tenant that completed", |usage| {
-                usage.completed.requests as f64
+            (
+                "aerogel_tenant_throttled_seconds",
+                "Time in which a tenant's ceilings held at least one of its requests back",
+                |stats| seconds(stats.throttled_ns),
+            ),
+            ("aerogel_tenant_device_requests", "Device requests of a tenant that completed", |stats| {
+                stats.usage.completed.requests as f64
             }),
-            ("aerogel_tenant_device_bytes", "Bytes of a tenant's device requests that completed", |usage| {
-                usage.completed.bytes as f64
+            ("aerogel_tenant_device_bytes", "Bytes of a tenant's device requests that completed", |stats| {
+                stats.usage.completed.bytes as f64
             }),
-            ("aerogel_tenant_delivered_bytes", "Bytes of its clients' requests that succeeded", |usage| {
-                usage.delivered.bytes as f64
+            ("aerogel_tenant_delivered_bytes", "Bytes of its clients' requests that succeeded", |stats| {
+                stats.usage.delivered.bytes as f64
             }),
         ];
         for (name, help, value) in of {
@@ -399,7 +404,7 @@ impl Scrape {
                 observed.tenants.iter().filter_map(move |(id, tenant)| {
                     let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id)?;
                     let labels = vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str())];
-                    Some((labels, value(&stats.usage)))
+                    Some((labels, value(stats)))
                 })
             });
             counters(to, name, help, all)?;
@@ -569,6 +574,7 @@ mod tests {
             queue_delay_ns: 0,
             slice_delay_ns: 250_000_000,
             disk_delay_ns: 0,
+            ceiling_delay_ns: 0,
             device_read_bytes: 0,
             device_write_bytes: 0,
             device_errors: 0,
@@ -596,12 +602,13 @@ mod tests {
             used_frames: 1,
             dirty_frames: 0,
             wanting_ns: 0,
+            throttled_ns: 0,
             progress: None,
             sizing: None,
             miss_ratios: [None; 3],
             windows: Some(WindowCounts { met: 7, avoidable: 2, marginal: 1, ..WindowCounts::default() }),
             plan: Some(plan),
-            usage: Usage { owned_ns: 2_500_000_000, ..Usage::default() },
+            usage: engine::disk::policy::Usage { owned_ns: 2_500_000_000, ..Default::default() },
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
         let snapshot = Snapshot { volumes: vec![volume_stats()], tenants: vec![tenant], ..Snapshot::default() };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::access::Rule;
+use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
@@ -105,6 +106,8 @@ pub enum VolumeVerb {
         /// Eviction policy of its tenant's cache, for all volumes of that tenant
         #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,
+        #[command(flatten)]
+        ceilings: SetCeilings,
         /// How writes are acknowledged
         #[arg(long, value_name = "MODE", group = "what")]
         write_cache: Option<WriteCache>,
@@ -195,6 +198,15 @@ pub struct CreateArgs {
     /// Eviction policy of its tenant's cache
     #[arg(long, value_name = "POLICY")]
     pub eviction: Option<Eviction>,
+    /// The most bandwidth that clients of its tenant get: 50MiB/s, or read=50MiB/s,write=10MiB/s [default: none]
+    #[arg(long, value_name = "RATE")]
+    pub max_bandwidth: Option<MaxBandwidth>,
+    /// The most I/Os a second that they get: 500, or read=500,write=100; one I/O is a request of up to 256 KiB
+    #[arg(long, value_name = "N")]
+    pub max_iops: Option<MaxIops>,
+    /// An unused ceiling is saved for at most this time [default: 2s]
+    #[arg(long, value_name = "TIME")]
+    pub burst: Option<Burst>,
     /// 'full': write zeros before the command returns
     #[arg(long, value_name = "HOW")]
     pub prealloc: Option<Prealloc>,
@@ -203,6 +215,22 @@ pub struct CreateArgs {
     pub sparse: bool,
     #[command(flatten)]
     pub access: CreateAccess,
+}
+
+/// Ceilings of a tenant, changed live.
+#[derive(Debug, Args)]
+pub struct SetCeilings {
+    /// The most bandwidth that clients of the tenant get, cache hits included: 50MiB/s, or
+    /// read=50MiB/s,write=10MiB/s; or 'none'. Replaces all directions
+    #[arg(long, value_name = "RATE", group = "what")]
+    pub max_bandwidth: Option<Setting<MaxBandwidth>>,
+    /// The most I/Os a second that they get: 500, or read=500,write=100; or 'none'. One I/O is a request of up to 256
+    /// KiB; a larger one counts as one for each begun 256 KiB
+    #[arg(long, value_name = "N", group = "what")]
+    pub max_iops: Option<Setting<MaxIops>>,
+    /// An unused ceiling is saved for at most this time, 10ms to 24h; or 'default': 2s
+    #[arg(long, value_name = "TIME", group = "what")]
+    pub burst: Option<OrDefault<Burst>>,
 }
 
 /// Which clients may open a new volume, and how.
@@ -279,7 +307,7 @@ pub enum TenantVerb {
         #[arg(long)]
         disk: Option<Name>,
     },
-    /// Change the share, the guarantee and the cache of a tenant on one disk, for all its volumes there
+    /// Change the share, the guarantee, the cache and the ceilings of a tenant on one disk, for all its volumes there
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Its name: that of its volume, unless the volume names a tenant
@@ -302,6 +330,8 @@ pub enum TenantVerb {
         /// Eviction policy of its cache
         #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,
+        #[command(flatten)]
+        ceilings: SetCeilings,
     },
 }
 

@@ -1,9 +1,9 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView,
-    LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantDetail,
-    TenantView, ValueSource, ValueView, VolumeView,
+    AllotmentView, ByOpView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
+    LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status,
+    TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -159,6 +159,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
         ("cache for R", volume.sizing.as_ref().map_or_else(String::new, cache_for_r)),
         ("eviction", eviction(volume.cache.eviction)),
+        ("ceilings", volume.ceilings.as_ref().map_or_else(String::new, CeilingsView::in_words)),
         ("slice", volume.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
         ("keeps", kept(volume.insulation.as_ref(), volume.own_cache_insulation.as_ref())),
         ("latency", volume.latency.as_ref().map_or_else(String::new, latency)),
@@ -252,6 +253,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
             ("cache for R", on.sizing.as_ref().map_or_else(String::new, cache_for_r)),
             ("eviction", eviction(on.cache.eviction)),
+            ("ceilings", on.ceilings.as_ref().map_or_else(String::new, CeilingsView::in_words)),
             ("slice", on.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
             ("keeps", kept(on.insulation.as_ref(), on.own_cache_insulation.as_ref())),
             ("latency", on.latency.as_ref().map_or_else(String::new, latency)),
@@ -517,6 +519,7 @@ fn waits_for(delays: &DelayView) -> String {
         ("queue", delays.queue),
         ("slice", delays.slice),
         ("disk", delays.disk),
+        ("ceiling", delays.ceiling),
     ];
     let sum: f64 = all.iter().map(|(_, delay)| delay).sum();
     let parts = all.iter().map(|(name, delay)| (name, (delay / sum * 100.0).round()));

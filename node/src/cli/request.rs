@@ -6,7 +6,9 @@ use clap::CommandFactory;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::arguments::{Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, Switch, TenantVerb, VolumeVerb};
+use super::arguments::{
+    Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, SetCeilings, Switch, TenantVerb, VolumeVerb,
+};
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
@@ -93,10 +95,12 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
             overcommit,
             cache,
             eviction,
+            ceilings,
             write_cache,
             i_accept_data_loss,
             access,
         } => {
+            let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
             let SetAccess { allow, read_only, description } = access;
             let body = SetVolume {
                 share,
@@ -104,6 +108,9 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
                 overcommit,
                 cache,
                 eviction,
+                max_bandwidth,
+                max_iops,
+                burst,
                 write_cache,
                 accept_data_loss: i_accept_data_loss,
                 allow: access_list(allow),
@@ -148,6 +155,9 @@ fn create_request(arguments: CreateArgs) -> Request {
         cache: arguments.cache,
         like: arguments.like,
         eviction: arguments.eviction,
+        max_bandwidth: arguments.max_bandwidth,
+        max_iops: arguments.max_iops,
+        burst: arguments.burst,
         allocation,
         allow: access_list(access.allow).unwrap_or_default(),
         read_only: access.read_only.is_some_and(Switch::is_on),
@@ -171,8 +181,10 @@ pub fn tenant_request(verb: TenantVerb) -> Request {
             Request::get(at(&name) + "/violations" + &only, |answer| Ok(print::violations(&read(answer)?)))
         }
         TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
-        TenantVerb::Set { name, disk, share, min_bandwidth, overcommit, cache, eviction } => {
-            let body = SetTenant { disk, share, min_bandwidth, overcommit, cache, eviction };
+        TenantVerb::Set { name, disk, share, min_bandwidth, overcommit, cache, eviction, ceilings } => {
+            let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
+            let body =
+                SetTenant { disk, share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst };
             Request::new(Method::PUT, at(&name), Some(json!(body)))
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use engine::control::{Command, Report, Snapshot};
+use engine::control::{Ceilings, Command, IO_BYTES, Report, Snapshot};
 use engine::disk::Window;
 use engine::units::{Nanos, Share};
 use tracing::warn;
@@ -102,8 +102,17 @@ impl Running {
 
 /// Refuses values that no disk could keep together.
 fn check_consistent(spec: &TenantSpec) -> Result<(), Invalid> {
-    match spec.min_bandwidth {
-        Some(rate) if rate.0 == 0 => Err(Invalid::ZeroMinBandwidth),
+    if spec.burst.is_some() && !spec.has_ceiling() {
+        return Err(Invalid::BurstWithoutCeiling);
+    }
+    let Some(min) = spec.min_bandwidth else { return Ok(()) };
+    if min.0 == 0 {
+        return Err(Invalid::ZeroMinBandwidth);
+    }
+    let Ceilings { bytes, ios, .. } = spec.ceilings();
+    let most = bytes.most().into_iter().chain(ios.most().map(|ios| ios.saturating_mul(IO_BYTES))).min();
+    match most {
+        Some(most) if most < min.0 => Err(Invalid::MinAboveMax { min, max: Rate(most) }),
         _ => Ok(()),
     }
 }

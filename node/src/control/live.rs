@@ -93,8 +93,8 @@ struct Counters {
     read_bytes: u64,
     writes: u64,
     write_bytes: u64,
-    /// Delays of thread, cache, queue, slice and disk.
-    delays_ns: [Nanos; 5],
+    /// Delays of thread, cache, queue, slice, disk and ceiling.
+    delays_ns: [Nanos; 6],
 }
 
 impl Counters {
@@ -110,7 +110,7 @@ impl Counters {
             read_bytes: 0,
             writes: 0,
             write_bytes: 0,
-            delays_ns: [0; 5],
+            delays_ns: [0; 6],
         };
         for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == id) {
             counters.reads += volume.read.requests;
@@ -123,6 +123,7 @@ impl Counters {
                 volume.queue_delay_ns,
                 volume.slice_delay_ns,
                 volume.disk_delay_ns,
+                volume.ceiling_delay_ns,
             ];
             counters.delays_ns.iter_mut().zip(delays).for_each(|(sum, delay)| *sum += delay);
         }
@@ -173,6 +174,7 @@ impl Counters {
                 queue: delay(2),
                 slice: delay(3),
                 disk: delay(4),
+                ceiling: delay(5),
             },
         }
     }
@@ -569,7 +571,7 @@ mod tests {
             read_bytes: 4096 * (now / MILLISECOND),
             writes: 0,
             write_bytes: 0,
-            delays_ns: [0, 0, 0, now / 2, now / 4],
+            delays_ns: [0, 0, 0, now / 2, now / 4, 0],
         };
         Sample { now, round_ns: 100 * MILLISECOND, busy_ns: now / 4, tenants: [(name(), counters)].into() }
     }

@@ -614,6 +614,7 @@ impl TenantSpec {
             min_bytes_per_s: self.min_bandwidth.map_or(0, |rate| rate.0),
             cache: self.cache_spec(),
             eviction: self.eviction.into(),
+            ceilings: self.ceilings(),
         }
     }
 }

@@ -15,8 +15,8 @@ use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::shares::Shares;
 use super::view::{
-    AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
-    Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView,
+    ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
@@ -325,6 +325,7 @@ fn volume_view(
         share: of_tenant.map_or_else(|| Shares::of(running).view(&tenant), |view| view.share.clone()),
         guarantee: of_tenant.map_or_else(|| Shares::of(running).guarantee(&tenant), |view| view.guarantee.clone()),
         cache: cache_view(running, &tenant, snapshot),
+        ceilings: CeilingsView::of(&running.allotment(&tenant)),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
         own_cache_insulation: of_tenant.and_then(|view| view.own_cache_insulation.clone()),
@@ -366,6 +367,7 @@ fn remembered_views(
         share: ShareView { requested: None, effective: 0.0 },
         guarantee: None,
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
+        ceilings: None,
         slice: None,
         insulation: None,
         own_cache_insulation: None,
@@ -398,6 +400,9 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         cache: allotment.cache,
         like: None,
         eviction: Some(allotment.eviction),
+        max_bandwidth: allotment.max_bandwidth,
+        max_iops: allotment.max_iops,
+        burst: allotment.burst,
         allocation: spec.allocation,
         allow: spec.allow.clone(),
         read_only: spec.read_only,

@@ -12,7 +12,9 @@ use tracing::{info, warn};
 use super::decisions::cache_note;
 use super::shares::Shares;
 use super::show::cache_view;
-use super::view::{AllotmentView, CacheView, Condition, SetTenant, Setting, ShareView, TenantDetail};
+use super::view::{
+    AllotmentView, CacheView, CeilingsView, Condition, OrDefault, SetTenant, Setting, ShareView, TenantDetail,
+};
 use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
 use crate::quantity::Name;
 use crate::store::spec::Eviction;
@@ -172,11 +174,19 @@ impl Control {
             return Err(error);
         }
         info!(%disk, tenant = %name, "changed");
+        let ceiling = if request.changes_ceilings() { self.ceiling_note(&disk, name) } else { String::new() };
         let note = request.cache.map(|cache| cache_note(name, Some(before.cache), cache.value())).unwrap_or_default();
-        let note = note + &self.promise_note(&disk, name, &before);
+        let note = ceiling + &note + &self.promise_note(&disk, name, &before);
         let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
         self.wait_for_decision(&disk).await;
         Ok(Done { message, volume: None, disk: None, tenant: self.show_tenant(name).await.ok() })
+    }
+
+    /// The ceilings of a tenant, for the answer to a change of them.
+    pub(super) fn ceiling_note(&self, disk: &Name, tenant: &Name) -> String {
+        let spec = self.state().disk(disk).map(|running| running.allotment(tenant)).unwrap_or_default();
+        let words = CeilingsView::of(&spec).map(|ceilings| ceilings.in_words());
+        words.map_or_else(|| ": it has no ceiling".into(), |words| format!(": it gets at most {words}"))
     }
 
     /// One tenant.
@@ -223,6 +233,7 @@ impl Control {
                 share: shares.view(&name),
                 guarantee: live.and_then(|view| view.guarantee.clone()).or_else(|| shares.guarantee(&name)),
                 cache: cache_view(running, &name, snapshot),
+                ceilings: CeilingsView::of(&running.allotment(&name)),
                 slice: live.and_then(|view| view.slice.clone()),
                 insulation: live.and_then(|view| view.insulation.clone()),
                 own_cache_insulation: live.and_then(|view| view.own_cache_insulation.clone()),
@@ -286,6 +297,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
                 used_bytes: 0,
                 eviction: Eviction::default(),
             },
+            ceilings: None,
             slice: None,
             insulation: None,
             own_cache_insulation: None,
@@ -306,6 +318,9 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
         overcommit: false,
         cache: Some(Setting::from_value(spec.cache)),
         eviction: Some(spec.eviction),
+        max_bandwidth: Some(Setting::from_value(spec.max_bandwidth)),
+        max_iops: Some(Setting::from_value(spec.max_iops)),
+        burst: Some(spec.burst.map_or(OrDefault::Default, OrDefault::To)),
     }
 }
 

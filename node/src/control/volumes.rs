@@ -314,11 +314,8 @@ impl Control {
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
         running.take_place(disk, &mut spec)?;
-        let asks = request.share.is_some()
-            || request.min_bandwidth.is_some()
-            || request.cache.is_some()
-            || request.eviction.is_some()
-            || decided.is_some();
+        let of_tenant = SetTenant::of_new(request);
+        let asks = !of_tenant.changes_nothing() || decided.is_some();
         let has_none = !running.has_tenant(&tenant);
         if has_none {
             running.enter_tenant(&tenant, found);
@@ -328,11 +325,8 @@ impl Control {
                 if is_new {
                     *spec = TenantSpec::default();
                 }
-                spec.share = request.share.clone().or(spec.share.take());
-                spec.min_bandwidth = request.min_bandwidth.or(spec.min_bandwidth);
-                spec.cache = request.cache.or(spec.cache);
+                of_tenant.apply(spec);
                 spec.decided = decided.or(spec.decided);
-                spec.eviction = request.eviction.unwrap_or(spec.eviction);
             })?),
             false => None,
         };
@@ -397,8 +391,11 @@ impl Control {
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
+        let changes_ceilings = of_tenant.changes_ceilings();
+        let ceiling = if changes_ceilings { self.ceiling_note(&volume.disk, &tenant) } else { String::new() };
         let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
-        let note = note + &self.promise_note(&volume.disk, &tenant, &promised);
+        let note =
+            ceiling.replacen(": it", ": its tenant", 1) + &note + &self.promise_note(&volume.disk, &tenant, &promised);
         let message = format!("volume '{name}' is changed{note}");
         self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }

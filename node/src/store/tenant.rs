@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use engine::control::CacheSpec;
+use engine::control::{CacheSpec, Ceilings};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::spec::{EarlierAllotment, Eviction};
 use super::{ChangeError, Key, LoadError, Spec, Store, StoreError};
+use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::quantity::{Name, Rate, ShareText, Size};
 
 /// The version of specifications that this program writes and reads.
@@ -49,6 +50,15 @@ pub struct TenantSpec {
     /// The eviction policy of the partition.
     #[serde(default, skip_serializing_if = "Eviction::is_default")]
     pub eviction: Eviction,
+    /// The most bandwidth that its clients get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bandwidth: Option<MaxBandwidth>,
+    /// The most I/Os a second that its clients get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_iops: Option<MaxIops>,
+    /// For how long an unused ceiling is saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<Burst>,
 }
 
 impl Default for TenantSpec {
@@ -60,6 +70,9 @@ impl Default for TenantSpec {
             cache: None,
             decided: None,
             eviction: Eviction::default(),
+            max_bandwidth: None,
+            max_iops: None,
+            burst: None,
         }
     }
 }
@@ -82,6 +95,20 @@ impl TenantSpec {
             (Some(asked), _) => CacheSpec::Asked(asked.0),
             (None, Some(decided)) => CacheSpec::Decided(decided.0),
             (None, None) => CacheSpec::Trial,
+        }
+    }
+
+    /// Whether it has a ceiling.
+    pub fn has_ceiling(&self) -> bool {
+        self.max_bandwidth.is_some() || self.max_iops.is_some()
+    }
+
+    /// The ceilings, for the disk's engine.
+    pub fn ceilings(&self) -> Ceilings {
+        Ceilings {
+            bytes: self.max_bandwidth.map(|most| most.0).unwrap_or_default(),
+            ios: self.max_iops.map(|most| most.0).unwrap_or_default(),
+            burst_ns: self.burst.unwrap_or_default().ns(),
         }
     }
 }
@@ -187,6 +214,8 @@ mod tests {
             min_bandwidth: Some(Rate(30 << 20)),
             cache: Some(Size(8 << 20)),
             eviction: Eviction::Sieve,
+            max_bandwidth: Some("read=50MiB/s,write=10MiB/s".parse().unwrap()),
+            burst: Some("10s".parse().unwrap()),
             ..TenantSpec::default()
         };
         assert_eq!(TenantSpec::parse(&spec.to_toml()).unwrap(), spec);

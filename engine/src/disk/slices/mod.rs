@@ -66,8 +66,10 @@ pub struct Slice {
 pub(crate) struct Habits {
     pub(crate) meter: Meter,
     gap: Gap,
-    /// The tenant has been idle since then.
+    /// The tenant has been idle since then. While its ceilings hold it back, that moves on with the time.
     idle_since: Nanos,
+    /// Since when its ceilings have held it back.
+    held_since: Option<Nanos>,
     /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
@@ -82,6 +84,7 @@ impl Habits {
             meter: Meter::default(),
             gap: Gap::unknown(),
             idle_since: now,
+            held_since: None,
             followers: 0,
             following: 0,
             useful_ns: 0,
@@ -90,16 +93,23 @@ impl Habits {
         }
     }
 
+    /// For how long the tenant has been idle, without the time in which its ceilings held it back.
+    fn idle_ns(&self, now: Nanos) -> Nanos {
+        self.held_since.map_or(now, |since| since.max(self.idle_since)) - self.idle_since
+    }
+
     /// Whether the request of the tenant that has just arrived found it idle after a pause, not only on the way to the
     /// client and back.
     pub(crate) fn has_paused(&self, now: Nanos, lane: &Lane) -> bool {
-        lane.queue.len() == 1 && lane.in_service() == 0 && now > self.idle_since + RESERVE_NS
+        lane.queue.len() == 1 && lane.in_service() == 0 && self.idle_ns(now) > RESERVE_NS
     }
 
-    /// Until when the disk idles for the tenant, if it is idle and idling takes less disk time than its return.
+    /// Until when the disk idles for the tenant, if it is idle and idling takes less disk time than its return. It does
+    /// not idle for a tenant that its ceilings hold back.
     fn held_until(&self, now: Nanos, lane: &Lane, idling: Idling) -> Option<Nanos> {
-        let idle_ns = now - self.idle_since;
-        let timeout = lane.is_idle().then(|| self.gap.idle_timeout(idle_ns, idling.most_ns, idling.return_ns));
+        let idle_ns = self.idle_ns(now);
+        let is_idle = lane.is_idle() && self.held_since.is_none();
+        let timeout = is_idle.then(|| self.gap.idle_timeout(idle_ns, idling.most_ns, idling.return_ns));
         timeout.flatten().map(|timeout| self.idle_since + timeout)
     }
 
@@ -259,6 +269,9 @@ pub(super) enum Step {
 pub(super) struct Slices {
     observed: Observed,
     current: Option<Current>,
+    /// The owner of the last slice, if that ended because ceilings held the owner back: if its next slice follows,
+    /// there is no context switch.
+    held_owner: Option<TenantId>,
     past: VecDeque<Slice>,
 }
 
@@ -311,7 +324,7 @@ impl Slices {
     pub(super) fn arrives(&mut self, now: Nanos, tenant: TenantId, lane: &Lane) {
         if lane.is_idle() {
             let habits = &mut self.observed[tenant];
-            habits.gap.add(now - habits.idle_since);
+            habits.gap.add(habits.idle_ns(now));
         }
     }
 
@@ -320,6 +333,13 @@ impl Slices {
         if lane.is_idle() {
             self.observed[tenant].idle_since = now;
         }
+    }
+
+    /// The ceilings of the tenant hold it back from now on, or no longer.
+    pub(super) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) {
+        let habits = &mut self.observed[tenant];
+        habits.idle_since += now - habits.idle_since - habits.idle_ns(now);
+        habits.held_since = is_held.then_some(now);
     }
 
     /// A request completed that does not hang.
@@ -346,6 +366,7 @@ impl Slices {
         if !lane.queue.is_empty() {
             meter.begin(lane.queue.cost_ns(at_once as usize, FOLLOWING_BYTES));
         }
+        let switch_ns = if self.held_owner.take() == Some(owner) { 0 } else { slot.switch_ns };
         books.slice_begins(now, owner);
         self.current = Some(Current {
             owner,
@@ -359,7 +380,7 @@ impl Slices {
             was_held: false,
             issued: 0,
             is_held_up: false,
-            watch: meter.watch(now, slot.switch_ns),
+            watch: meter.watch(now, switch_ns),
         });
     }
 
@@ -451,7 +472,9 @@ impl Slices {
         if current.held_until.is_some_and(|until| now < until) {
             return Step::Wait;
         }
+        let is_held = self.observed[owner].held_since.is_some();
         self.end(now, Cause::Idle, stage);
+        self.held_owner = is_held.then_some(owner);
         Step::Ended
     }
 

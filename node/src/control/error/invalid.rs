@@ -7,7 +7,7 @@ use engine::disk::profile::UnknownKey;
 
 use crate::fault::FaultError;
 use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
-use crate::quantity::{Name, Size};
+use crate::quantity::{Name, Rate, Size};
 use crate::store::SimulatedError;
 use crate::store::scheduling::RoundError;
 use crate::store::spec::SizeError;
@@ -32,6 +32,13 @@ pub enum Invalid {
     NoChangeOfTenant(Name),
     #[error("a minimum bandwidth of 0 guarantees nothing: write 'none' for no guarantee")]
     ZeroMinBandwidth,
+    #[error(
+        "a minimum bandwidth of {min} cannot be had under ceilings that allow {max}: raise --max-bandwidth and \
+         --max-iops, or lower --min-bandwidth"
+    )]
+    MinAboveMax { min: Rate, max: Rate },
+    #[error("a burst has no effect without a ceiling: set --max-bandwidth or --max-iops, too, or leave out --burst")]
+    BurstWithoutCeiling,
     #[error("--cache and --like exclude each other: give one of them")]
     CacheAndLike,
     #[error("tenant '{0}' exists and has its cache: leave out --like")]

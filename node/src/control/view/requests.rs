@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::access::Access;
+use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
@@ -56,6 +57,15 @@ pub struct CreateVolume {
     pub like: Option<Name>,
     /// The eviction policy of its tenant's cache. The default is the present one, or `lru` for a new tenant.
     pub eviction: Option<Eviction>,
+    /// The most bandwidth that the clients of its tenant get: "50MiB/s", or "read=50MiB/s,write=10MiB/s".
+    #[schema(value_type = Option<String>)]
+    pub max_bandwidth: Option<MaxBandwidth>,
+    /// The most I/Os a second of up to 256 KiB that they get: "500", or "read=500,write=100".
+    #[schema(value_type = Option<String>)]
+    pub max_iops: Option<MaxIops>,
+    /// For how long an unused ceiling is saved, such as "10s". The default is 2 s.
+    #[schema(value_type = Option<String>)]
+    pub burst: Option<Burst>,
     /// How its file is allocated.
     #[serde(default)]
     pub allocation: Allocation,
@@ -196,6 +206,16 @@ pub struct SetVolume {
     pub cache: Option<Setting<Size>>,
     /// The eviction policy of its tenant's cache.
     pub eviction: Option<Eviction>,
+    /// The most bandwidth that the clients of its tenant get, such as "50MiB/s" or "read=50MiB/s,write=10MiB/s", or
+    /// "none".
+    #[schema(value_type = Option<String>)]
+    pub max_bandwidth: Option<Setting<MaxBandwidth>>,
+    /// The most I/Os a second of up to 256 KiB that they get, such as "500" or "read=500,write=100", or "none".
+    #[schema(value_type = Option<String>)]
+    pub max_iops: Option<Setting<MaxIops>>,
+    /// For how long an unused ceiling is saved, such as "10s", or "default".
+    #[schema(value_type = Option<String>)]
+    pub burst: Option<OrDefault<Burst>>,
     /// How writes are acknowledged.
     pub write_cache: Option<WriteCache>,
     /// Required for `unsafe`, since acknowledged data may then be lost.
@@ -242,19 +262,52 @@ pub struct SetTenant {
     pub cache: Option<Setting<Size>>,
     /// The eviction policy of the cache.
     pub eviction: Option<Eviction>,
+    /// The most bandwidth that its clients get, such as "50MiB/s" or "read=50MiB/s,write=10MiB/s", or "none".
+    #[schema(value_type = Option<String>)]
+    pub max_bandwidth: Option<Setting<MaxBandwidth>>,
+    /// The most I/Os a second of up to 256 KiB that they get, such as "500" or "read=500,write=100", or "none".
+    #[schema(value_type = Option<String>)]
+    pub max_iops: Option<Setting<MaxIops>>,
+    /// For how long an unused ceiling is saved, such as "10s", or "default".
+    #[schema(value_type = Option<String>)]
+    pub burst: Option<OrDefault<Burst>>,
 }
 
 impl SetTenant {
     /// The changes of its tenant in a request for a volume.
     pub fn of(volume: &SetVolume) -> SetTenant {
-        let SetVolume { share, min_bandwidth, overcommit, cache, eviction, .. } = volume.clone();
-        SetTenant { disk: None, share, min_bandwidth, overcommit, cache, eviction }
+        let SetVolume { share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst, .. } =
+            volume.clone();
+        SetTenant { disk: None, share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst }
+    }
+
+    /// What a request for a new volume asks for its tenant.
+    pub fn of_new(volume: &CreateVolume) -> SetTenant {
+        let CreateVolume { share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst, .. } =
+            volume.clone();
+        SetTenant {
+            disk: None,
+            share: share.map(Setting::To),
+            min_bandwidth: min_bandwidth.map(Setting::To),
+            overcommit,
+            cache: cache.map(Setting::To),
+            eviction,
+            max_bandwidth: max_bandwidth.map(Setting::To),
+            max_iops: max_iops.map(Setting::To),
+            burst: burst.map(OrDefault::To),
+        }
+    }
+
+    /// Whether the request changes ceilings.
+    pub fn changes_ceilings(&self) -> bool {
+        self.max_bandwidth.is_some() || self.max_iops.is_some() || self.burst.is_some()
     }
 
     /// Whether the request contains no change.
     pub fn changes_nothing(&self) -> bool {
-        let SetTenant { disk: _, share, min_bandwidth, overcommit: _, cache, eviction } = self;
-        share.is_none() && min_bandwidth.is_none() && cache.is_none() && eviction.is_none()
+        let SetTenant { share, min_bandwidth, cache, eviction, .. } = self;
+        let promises = share.is_none() && min_bandwidth.is_none() && cache.is_none() && eviction.is_none();
+        promises && !self.changes_ceilings()
     }
 
     /// Applies the changes. A tenant whose cache is set or unset by the operator is measured again.
@@ -270,6 +323,17 @@ impl SetTenant {
             spec.decided = None;
         }
         spec.eviction = self.eviction.unwrap_or(spec.eviction);
+        if let Some(most) = self.max_bandwidth.clone() {
+            spec.max_bandwidth = most.value().filter(|most| most.0.is_some());
+        }
+        if let Some(most) = self.max_iops.clone() {
+            spec.max_iops = most.value().filter(|most| most.0.is_some());
+        }
+        match self.burst {
+            Some(burst) => spec.burst = burst.value(),
+            // The burst goes with the last ceiling.
+            None => spec.burst = spec.burst.filter(|_| spec.has_ceiling()),
+        }
     }
 }
 

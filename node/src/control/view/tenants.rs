@@ -1,11 +1,15 @@
 //! Views of scheduling: the policy of a disk, and what each tenant gets.
 
+use std::num::NonZeroU64;
+
+use engine::control::{Ceiling, Ceilings, IO_BYTES};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{CacheView, Condition, GuaranteeView, SetTenant, ShareView, SizingView};
+use crate::ceiling::{MaxBandwidth, MaxIops, in_words};
 use crate::quantity::duration;
-use crate::store::PolicyName;
+use crate::store::{PolicyName, TenantSpec};
 
 /// The scheduling policy of a disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -135,6 +139,9 @@ pub struct LatencyView {
 pub struct DelayView {
     /// The disk's thread was doing other work.
     pub thread: f64,
+    /// Held back by the tenant's ceilings.
+    #[serde(default)]
+    pub ceiling: f64,
     /// Waiting for space in the tenant's cache.
     pub cache: f64,
     /// Queued while the disk was available to the tenant.
@@ -187,6 +194,64 @@ pub struct TenantView {
     pub sizing: Option<SizingView>,
 }
 
+/// A ceiling, units a second; a direction without one is absent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CeilingView {
+    /// Of reads and writes together.
+    pub total: Option<u64>,
+    /// Of reads.
+    pub read: Option<u64>,
+    /// Of writes.
+    pub write: Option<u64>,
+}
+
+impl From<Ceiling> for CeilingView {
+    fn from(Ceiling { total, read, write }: Ceiling) -> CeilingView {
+        let [total, read, write] = [total, read, write].map(|of| of.map(NonZeroU64::get));
+        CeilingView { total, read, write }
+    }
+}
+
+impl From<CeilingView> for Ceiling {
+    fn from(CeilingView { total, read, write }: CeilingView) -> Ceiling {
+        let [total, read, write] = [total, read, write].map(|of| of.and_then(NonZeroU64::new));
+        Ceiling { total, read, write }
+    }
+}
+
+/// What the clients of a tenant get at most.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CeilingsView {
+    /// Bytes a second; absent without such a ceiling.
+    pub max_bandwidth: Option<CeilingView>,
+    /// I/Os a second; absent without such a ceiling.
+    pub max_iops: Option<CeilingView>,
+    /// Bytes that count as one I/O: a larger request counts as one for each begun part of this size.
+    pub io_bytes: u64,
+    /// An unused ceiling is saved for at most this time.
+    pub burst_seconds: f64,
+}
+
+impl CeilingsView {
+    /// The ceilings of a specification, if there are any.
+    pub fn of(spec: &TenantSpec) -> Option<CeilingsView> {
+        let Ceilings { burst_ns, .. } = spec.ceilings();
+        spec.has_ceiling().then(|| CeilingsView {
+            max_bandwidth: spec.max_bandwidth.map(|most| most.0.into()),
+            max_iops: spec.max_iops.map(|most| most.0.into()),
+            io_bytes: IO_BYTES,
+            burst_seconds: burst_ns as f64 / 1e9,
+        })
+    }
+
+    /// In words, as they are typed.
+    pub fn in_words(&self) -> String {
+        let bandwidth = self.max_bandwidth.map(|most| MaxBandwidth(most.into()));
+        let iops = self.max_iops.map(|most| MaxIops(most.into()));
+        in_words(bandwidth, iops, &duration(self.burst_seconds))
+    }
+}
+
 /// A tenant, on all disks where it has volumes.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TenantDetail {
@@ -213,6 +278,8 @@ pub struct AllotmentView {
     pub guarantee: Option<GuaranteeView>,
     /// Its cache.
     pub cache: CacheView,
+    /// What its clients get at most; absent without a ceiling.
+    pub ceilings: Option<CeilingsView>,
     /// Its slice; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
     /// Its insulation against a disk of its own with the whole cache, which is estimated; absent without demand, under

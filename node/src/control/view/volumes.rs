@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
+use super::{CeilingsView, Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// The miss ratio at one cache size.
@@ -125,6 +125,8 @@ pub struct VolumeView {
     pub guarantee: Option<GuaranteeView>,
     /// The cache of its tenant.
     pub cache: CacheView,
+    /// What the clients of its tenant get at most; absent without a ceiling.
+    pub ceilings: Option<CeilingsView>,
     /// The slice of its tenant; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
     /// The insulation of its tenant against a disk of its own with the whole cache, which is estimated; absent without

@@ -311,7 +311,7 @@ impl Policy for Fair {
         let alone = self.active <= 1;
         let tenant = &mut self.tenants[id];
         if tenant.is_idle() {
-            tenant.resume(now, alone && tenant.active);
+            tenant.resume(now, alone && tenant.active, view.books.held_ns(now, id));
         }
         let mut is_behind = false;
         if view.lanes[id].queue.len() == 1 {

@@ -24,6 +24,8 @@ pub(super) struct Tenant {
     /// It has had a request recently.
     pub(super) active: bool,
     idle_since: Nanos,
+    /// Time for which its ceilings had held it back when it last became busy.
+    held_ns: Nanos,
     /// The part of its recent requests that arrived when it had used less than its share.
     pub(super) behind: f64,
     /// Cost of the reads and of the writes that it requested. It decays, so the last tenth of a second counts more than
@@ -58,6 +60,7 @@ impl Tenant {
             finish: virtual_ns,
             active: false,
             idle_since: now,
+            held_ns: 0,
             behind: 0.0,
             asked_ns: [0.0; 2],
             alone_ns: 0.0,
@@ -109,9 +112,11 @@ impl Tenant {
     /// also wait for a CPU or for the server's thread. So a latency-bound tenant that was never alone is credited with
     /// the minimum of its recent think times. That is too little if its think time varies. Pauses of a backlogged
     /// tenant also contain the time in which its replies are copied, so their mean counts.
-    pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
+    /// The time for which its ceilings held it back, of which there are `held_ns` so far, is no think time.
+    pub(super) fn resume(&mut self, now: Nanos, alone: bool, held_ns: Nanos) {
         self.busy_since = Some(now);
-        let gap_ns = now - self.idle_since;
+        let since_ns = held_ns - std::mem::replace(&mut self.held_ns, held_ns);
+        let gap_ns = (now - self.idle_since).saturating_sub(since_ns);
         if gap_ns > TURNAROUND_NS {
             return;
         }
