@@ -109,7 +109,7 @@ class Violations(ServerCase):
                 "volume", "create", name, "16GiB", "--disk", "hdd", "--share", share, "--min-bandwidth", rate
             ).stdout
             self.assertIn("its share and its minimum bandwidth have no effect", said)
-        loads = [self.fio("one", 1), self.fio("many", 32)]
+        loads = [self.fio("one", 1), self.fio("many", 8)]
         done = threading.Event()
         handle = self.server.open("rare")
 

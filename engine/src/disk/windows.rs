@@ -20,8 +20,10 @@
 //! half of it, or if it got its guarantee while it had demand; by the rules above if it is late and the tenant has been
 //! without demand for 15 s.
 //!
-//! Downside: a tenant that is served far too slowly is told late, because its window lasts until its bytes are
-//! delivered.
+//! Downsides: a tenant that is served far too slowly is told late, because its window lasts until its bytes are
+//! delivered. Without slices the own rate is not measured, but follows from costs or from the profile, or, without a
+//! profile, from the tenant's part of the device's busy time. A drive that keeps a request waiting for others counts as
+//! busy with it, too, so the own rate is too low and some avoidable misses are called fundamental.
 //!
 //! Source: Wachs and Ganger, "Guaranteed performance for shared storage" (CMU-PDL-10-113), sections 3.4, 5.1.6 and 5.2.
 

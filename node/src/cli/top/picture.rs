@@ -178,9 +178,10 @@ fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
     for ((place, tenant), cells) in rows.iter().zip(&cells) {
         lines.push(line(cells, &|column| match column {
             0 => colour(*place),
+            // A tenant with a guarantee is promised the smaller of the guarantee and R x share.
+            DISK | KEEPS | GUARANTEE if tenant.guarantee.is_some() => met(tenant),
             DISK => kept(disk, tenant.own_cache_insulation.as_ref()),
             KEEPS => kept(disk, tenant.insulation.as_ref()),
-            GUARANTEE => met(tenant),
             _ => Style::new(),
         }));
     }
