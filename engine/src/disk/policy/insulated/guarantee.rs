@@ -33,7 +33,7 @@ const WINDOW_NS: Nanos = 15 * SECOND;
 
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
-    (u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)) as u64
+    u64::try_from(u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
 }
 
 /// A guarantee, and the window in progress.
@@ -63,7 +63,7 @@ impl Guarantee {
     pub(super) fn look(&mut self, now: Nanos, delivered: u64) {
         let bytes = bytes_in(self.bytes_per_s, WINDOW_NS).max(1);
         if let Some((since, from)) = &mut self.window
-            && delivered >= *from + bytes
+            && delivered - *from >= bytes
         {
             *from += (delivered - *from) / bytes * bytes;
             *since = self.looked_at;
@@ -76,11 +76,11 @@ impl Guarantee {
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
         let (since, from) = *self.window.get_or_insert((now, delivered));
         let left_ns = (since + WINDOW_NS).saturating_sub(now);
-        let missing = (from + bytes_in(self.bytes_per_s, WINDOW_NS)).saturating_sub(delivered);
+        let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
         let slices = left_ns / round_ns.max(1) + 1;
         let pace = bytes_in(self.bytes_per_s, round_ns);
         let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
-        self.goal = delivered + bytes;
+        self.goal = delivered.saturating_add(bytes);
         bytes
     }
 
