@@ -9,15 +9,14 @@
 //! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
 //!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
 //!   until its end. What a window lacked at its end is not made up.
+//! - At the beginning of a round each tenant has a reservation for these bytes, by the time per byte of its recent
+//!   slices; without a guarantee, its share. What its share has beyond that is released at once.
 //! - A slice ends early when the bytes are there and another tenant wants the disk. The rest of it is released.
 //! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
 //!   the next two. Tenants that are behind come first in the round, in random order, so that none of them is always the
 //!   one for which nothing remains.
 //! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
 //!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
-//!
-//! A tenant always has its share of each round, except what it released itself. What a guarantee will take is not
-//! predicted: if less than the share were reserved for a tenant, it would miss its bytes whenever it loses locality.
 //!
 //! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that released time and then loses locality depends
@@ -30,6 +29,11 @@ use crate::units::{Nanos, SECOND};
 /// Guarantees are judged by windows: the time that a tenant takes for the bytes of 15 s of its guarantee (section 5.1.6
 /// of the source).
 const WINDOW_NS: Nanos = 15 * SECOND;
+
+/// The memory of a tenant's time per byte: 8 s of its slices, as that of the meter (`../../slices/meter.rs`).
+const MEMORY_NS: f64 = 8e9;
+/// What is reserved for a tenant, relative to what it probably needs: locality that is a quarter worse still fits.
+const RESERVE: f64 = 1.25;
 
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
@@ -46,13 +50,27 @@ pub(super) struct Guarantee {
     looked_at: Nanos,
     /// Bytes that the clients will have received when this round has given them enough.
     goal: u64,
+    /// The slice in progress: its length, and what the clients had received when it began.
+    slice: Option<(Nanos, u64)>,
+    /// Time of its recent slices, and the bytes that its clients received in them.
+    time_ns: f64,
+    bytes: f64,
     /// Its last slice was too short for that.
     pub(super) is_behind: bool,
 }
 
 impl Guarantee {
     pub(super) fn new(bytes_per_s: u64) -> Guarantee {
-        Guarantee { bytes_per_s, window: None, looked_at: 0, goal: 0, is_behind: false }
+        Guarantee {
+            bytes_per_s,
+            window: None,
+            looked_at: 0,
+            goal: 0,
+            slice: None,
+            time_ns: 0.0,
+            bytes: 0.0,
+            is_behind: false,
+        }
     }
 
     pub(super) fn set(&mut self, bytes_per_s: u64) {
@@ -71,15 +89,33 @@ impl Guarantee {
         self.looked_at = now;
     }
 
-    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
-    /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
-    pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
-        let (since, from) = *self.window.get_or_insert((now, delivered));
+    /// The bytes that the clients are to receive in a slice, in rounds of `round_ns`: what makes its bandwidth, or, if
+    /// more is missing, an equal part of what is missing in each slice until the end of the window.
+    fn wanted(&self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
+        let (since, from) = self.window.unwrap_or((now, delivered));
         let left_ns = (since + WINDOW_NS).saturating_sub(now);
         let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
         let slices = left_ns / round_ns.max(1) + 1;
         let pace = bytes_in(self.bytes_per_s, round_ns);
-        let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
+        if left_ns > 0 { pace.max(missing / slices) } else { pace }
+    }
+
+    /// The slice that it needs for these bytes, by its recent slices. `None` if there are none.
+    pub(super) fn need_ns(&self, now: Nanos, delivered: u64, round_ns: Nanos) -> Option<Nanos> {
+        let wanted = self.wanted(now, delivered, round_ns) as f64;
+        (self.bytes > 0.0).then(|| (wanted * self.time_ns / self.bytes * RESERVE) as Nanos)
+    }
+
+    /// The slice that its guarantee takes in a round of `round_ns`, by its recent slices.
+    pub(super) fn usual_ns(&self, round_ns: Nanos) -> Option<Nanos> {
+        let pace = bytes_in(self.bytes_per_s, round_ns) as f64;
+        (self.bytes > 0.0).then(|| (pace * self.time_ns / self.bytes) as Nanos)
+    }
+
+    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it.
+    pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
+        self.window.get_or_insert((now, delivered));
+        let bytes = self.wanted(now, delivered, round_ns);
         self.goal = delivered.saturating_add(bytes);
         bytes
     }
@@ -89,9 +125,19 @@ impl Guarantee {
         self.goal.saturating_sub(delivered)
     }
 
-    /// Its slice is used up.
-    pub(super) fn used_up(&mut self, delivered: u64) {
+    /// The slice has this length.
+    pub(super) fn starts(&mut self, ns: Nanos, delivered: u64) {
+        self.slice = Some((ns, delivered));
+    }
+
+    /// The slice ended, and `left_ns` were left of it.
+    pub(super) fn ended(&mut self, left_ns: i64, delivered: u64) {
         self.is_behind = delivered < self.goal;
+        let Some((ns, before)) = self.slice.take() else { return };
+        let used_ns = (ns as f64 - left_ns as f64).max(0.0);
+        let fade = MEMORY_NS / (MEMORY_NS + used_ns);
+        self.time_ns = self.time_ns * fade + used_ns;
+        self.bytes = self.bytes * fade + (delivered - before) as f64;
     }
 
     /// It had no more requests: it is owed nothing.

@@ -70,6 +70,8 @@ struct Tenant {
     /// Its minimum bandwidth, if it has one, and the time released by others that its slice in progress may use.
     guarantee: Option<Guarantee>,
     lent_ns: Nanos,
+    /// The part of its slice in this round that was released because its guarantee will not need it.
+    cut_ns: Nanos,
 }
 
 impl Tenant {
@@ -234,10 +236,13 @@ impl Insulated {
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
             }
+            if self.at == 0 {
+                self.reserve(now, view);
+            }
             let id = self.order[self.at];
-            let length = self.length(id);
-            let spare_ns = self.rounds.spare_ns(length, self.round_ns);
+            let spare_ns = self.rounds.spare_ns(self.length(id), self.round_ns);
             let tenant = &mut self.tenants[id];
+            let length = self.lengths[id.0 as usize].saturating_sub(std::mem::take(&mut tenant.cut_ns));
             let habits = &view.slices[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
@@ -262,7 +267,7 @@ impl Insulated {
             let delivered = view.books.delivered_bytes(id);
             let tenant = &mut self.tenants[id];
             let bytes = tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, self.round_ns));
-            return Some(self.own_slot(id, bytes, spare_ns));
+            return Some(self.own_slot(id, bytes, spare_ns, delivered));
         }
         None
     }
@@ -283,10 +288,13 @@ impl Insulated {
 
     /// The tenant's slice. If it has a guarantee, so many bytes and so much time are enough, and it may use what others
     /// released.
-    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos) -> Slot {
+    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos, delivered: u64) -> Slot {
         let tenant = &mut self.tenants[id];
         tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total() } else { 0 };
         let ns = tenant.credit as Nanos + tenant.lent_ns;
+        if let Some(guarantee) = &mut tenant.guarantee {
+            guarantee.starts(ns, delivered);
+        }
         Slot { enough: bytes.map(|bytes| guarantee::enough(bytes, least_ns)), ..self.slot(id, ns) }
     }
 
@@ -294,6 +302,18 @@ impl Insulated {
     fn release(&mut self, ns: Nanos) {
         if self.rounds.guarantees > 0 {
             self.rounds.slack.release(ns);
+        }
+    }
+
+    /// Releases what the slices of this round have beyond what the guarantees of their tenants need.
+    fn reserve(&mut self, now: Nanos, view: View<'_>) {
+        let Insulated { tenants, rounds, lengths, round_ns, .. } = self;
+        for (id, tenant) in tenants.iter_mut().filter(|(_, tenant)| tenant.is_active()) {
+            let length = lengths[id.0 as usize];
+            let delivered = view.books.delivered_bytes(id);
+            let need_ns = tenant.guarantee.as_ref().and_then(|guarantee| guarantee.need_ns(now, delivered, *round_ns));
+            tenant.cut_ns = length.saturating_sub(need_ns.unwrap_or(length));
+            rounds.slack.release(tenant.cut_ns);
         }
     }
 
@@ -383,6 +403,7 @@ impl Policy for Insulated {
                     waiting_since: None,
                     guarantee: None,
                     lent_ns: 0,
+                    cut_ns: 0,
                 };
                 self.tenants.insert(tenant, new);
                 self.lengths.resize(self.tenants.past() as usize, 0);
@@ -472,6 +493,7 @@ impl Policy for Insulated {
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
+            guarantee_ns: tenant.guarantee.as_ref().and_then(|guarantee| guarantee.usual_ns(self.round_ns)),
             ..TenantPlan::default()
         })
     }
@@ -491,6 +513,7 @@ impl Slicing for Insulated {
     fn continues(&mut self, owner: TenantId, view: View<'_>) -> Nanos {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
             tenant.passes(self.lengths[id.0 as usize]);
+            tenant.cut_ns = 0;
         }
         self.interrupts.end();
         self.rounds.forget();
@@ -505,6 +528,9 @@ impl Slicing for Insulated {
         let is_guest = self.interrupts.guest_leaves(id);
         let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
+        if let Some(guarantee) = tenant.guarantee.as_mut().filter(|_| !is_guest) {
+            guarantee.ended(left_ns, view.books.delivered_bytes(id));
+        }
         // Its own time is used first.
         let lent_ns = std::mem::take(&mut tenant.lent_ns);
         let lent_left_ns = left_ns.clamp(0, lent_ns as i64);
@@ -535,9 +561,6 @@ impl Slicing for Insulated {
             Cause::Idle => was_held && left_ns < length as i64 / 2,
             Cause::Interrupted => tenant.is_backlogged,
         };
-        if let (Some(guarantee), Cause::UsedUp | Cause::Enough) = (&mut tenant.guarantee, cause) {
-            guarantee.used_up(view.books.delivered_bytes(id));
-        }
         self.release(released_ns);
     }
 }
