@@ -203,6 +203,7 @@ fn windows(got: &Got, alone: &Got, min: u64, share: f64) -> Windows {
         windows.all += 1;
         windows.fundamental += u32::from(needs > 1.0);
         if takes > 1.0 {
+            println!("from {:.1} takes {:.2} needs {needs:.2}", got.at(from) as f64 / 1e9, takes * 15.0);
             windows.missed += 1;
             windows.avoidable += u32::from(needs <= 1.0 && !is_marginal);
             windows.with_marginal += u32::from(needs <= 1.0);

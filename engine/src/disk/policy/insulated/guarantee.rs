@@ -9,14 +9,16 @@
 //! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
 //!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
 //!   until its end. What a window lacked at its end is not made up.
-//! - At the beginning of a round each tenant has a reservation for these bytes, by the time per byte of its recent
-//!   slices; without a guarantee, its share. What its share has beyond that is released at once.
-//! - A slice ends early when the bytes are there and another tenant wants the disk. The rest of it is released.
+//! - A slice may last for the share of the round, whatever the guarantee. It ends early when the bytes are there and
+//!   another tenant wants the disk. The rest of it is released.
 //! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
-//!   the next two. Tenants that are behind come first in the round, in random order, so that none of them is always the
-//!   one for which nothing remains.
+//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them is
+//!   always the one for which nothing remains.
 //! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
 //!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
+//!
+//! A tenant always has its share of each round, except what it released itself. How long its requests will take is not
+//! predicted: a reservation that is shorter than the share would be too short when the tenant loses locality.
 //!
 //! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that released time and then loses locality depends
@@ -32,12 +34,20 @@ const WINDOW_NS: Nanos = 15 * SECOND;
 
 /// The memory of a tenant's time per byte: 8 s of its slices, as that of the meter (`../../slices/meter.rs`).
 const MEMORY_NS: f64 = 8e9;
-/// What is reserved for a tenant, relative to what it probably needs: locality that is a quarter worse still fits.
-const RESERVE: f64 = 1.25;
-
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
     u64::try_from(u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
+}
+
+/// The order of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Class {
+    /// Behind, and with less than its share of the window.
+    Owed,
+    /// Behind although it had its share.
+    Behind,
+    /// Not behind, or without a guarantee.
+    Satisfied,
 }
 
 /// A guarantee, and the window in progress.
@@ -55,6 +65,8 @@ pub(super) struct Guarantee {
     /// Time of its recent slices, and the bytes that its clients received in them.
     time_ns: f64,
     bytes: f64,
+    /// Disk time that it has had in this window.
+    used_ns: Nanos,
     /// Its last slice was too short for that.
     pub(super) is_behind: bool,
 }
@@ -69,6 +81,7 @@ impl Guarantee {
             slice: None,
             time_ns: 0.0,
             bytes: 0.0,
+            used_ns: 0,
             is_behind: false,
         }
     }
@@ -85,25 +98,9 @@ impl Guarantee {
         {
             *from += (delivered - *from) / bytes * bytes;
             *since = self.looked_at;
+            self.used_ns = 0;
         }
         self.looked_at = now;
-    }
-
-    /// The bytes that the clients are to receive in a slice, in rounds of `round_ns`: what makes its bandwidth, or, if
-    /// more is missing, an equal part of what is missing in each slice until the end of the window.
-    fn wanted(&self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
-        let (since, from) = self.window.unwrap_or((now, delivered));
-        let left_ns = (since + WINDOW_NS).saturating_sub(now);
-        let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
-        let slices = left_ns / round_ns.max(1) + 1;
-        let pace = bytes_in(self.bytes_per_s, round_ns);
-        if left_ns > 0 { pace.max(missing / slices) } else { pace }
-    }
-
-    /// The slice that it needs for these bytes, by its recent slices. `None` if there are none.
-    pub(super) fn need_ns(&self, now: Nanos, delivered: u64, round_ns: Nanos) -> Option<Nanos> {
-        let wanted = self.wanted(now, delivered, round_ns) as f64;
-        (self.bytes > 0.0).then(|| (wanted * self.time_ns / self.bytes * RESERVE) as Nanos)
     }
 
     /// The slice that its guarantee takes in a round of `round_ns`, by its recent slices.
@@ -112,10 +109,27 @@ impl Guarantee {
         (self.bytes > 0.0).then(|| (pace * self.time_ns / self.bytes) as Nanos)
     }
 
-    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it.
+    /// Its place among the others in a round, if `length` of each `round_ns` is its share: tenants that are behind come
+    /// first, and before them those that have had less than their share of the window, because they can demand it.
+    pub(super) fn class(&self, now: Nanos, length: Nanos, round_ns: Nanos) -> Class {
+        let past_ns = self.window.map_or(0, |(since, _)| now - since);
+        let share_ns = u128::from(past_ns) * u128::from(length) / u128::from(round_ns.max(1));
+        match self.is_behind {
+            true if u128::from(self.used_ns) < share_ns => Class::Owed,
+            true => Class::Behind,
+            false => Class::Satisfied,
+        }
+    }
+
+    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
+    /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
-        self.window.get_or_insert((now, delivered));
-        let bytes = self.wanted(now, delivered, round_ns);
+        let (since, from) = *self.window.get_or_insert((now, delivered));
+        let left_ns = (since + WINDOW_NS).saturating_sub(now);
+        let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
+        let slices = left_ns / round_ns.max(1) + 1;
+        let pace = bytes_in(self.bytes_per_s, round_ns);
+        let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
         self.goal = delivered.saturating_add(bytes);
         bytes
     }
@@ -136,13 +150,14 @@ impl Guarantee {
         let Some((ns, before)) = self.slice.take() else { return };
         let used_ns = (ns as f64 - left_ns as f64).max(0.0);
         let fade = MEMORY_NS / (MEMORY_NS + used_ns);
+        self.used_ns += used_ns as Nanos;
         self.time_ns = self.time_ns * fade + used_ns;
         self.bytes = self.bytes * fade + (delivered - before) as f64;
     }
 
     /// It had no more requests: it is owed nothing.
     pub(super) fn idles(&mut self) {
-        (self.window, self.is_behind) = (None, false);
+        (self.window, self.used_ns, self.is_behind) = (None, 0, false);
     }
 }
 

@@ -34,7 +34,7 @@ use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
 use crate::units::{Nanos, Share};
-use guarantee::{Guarantee, Rounds};
+use guarantee::{Class, Guarantee, Rounds};
 use interrupt::Interrupts;
 use plan::Needs;
 
@@ -70,8 +70,6 @@ struct Tenant {
     /// Its minimum bandwidth, if it has one, and the time released by others that its slice in progress may use.
     guarantee: Option<Guarantee>,
     lent_ns: Nanos,
-    /// The part of its slice in this round that was released because its guarantee will not need it.
-    cut_ns: Nanos,
 }
 
 impl Tenant {
@@ -231,18 +229,15 @@ impl Insulated {
                 self.at = (self.at + 1) % self.order.len();
             }
             if self.at == 0 {
-                self.begin_round();
+                self.begin_round(now);
             }
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
             }
-            if self.at == 0 {
-                self.reserve(now, view);
-            }
             let id = self.order[self.at];
-            let spare_ns = self.rounds.spare_ns(self.length(id), self.round_ns);
+            let length = self.length(id);
+            let spare_ns = self.rounds.spare_ns(length, self.round_ns);
             let tenant = &mut self.tenants[id];
-            let length = self.lengths[id.0 as usize].saturating_sub(std::mem::take(&mut tenant.cut_ns));
             let habits = &view.slices[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
@@ -305,30 +300,25 @@ impl Insulated {
         }
     }
 
-    /// Releases what the slices of this round have beyond what the guarantees of their tenants need.
-    fn reserve(&mut self, now: Nanos, view: View<'_>) {
-        let Insulated { tenants, rounds, lengths, round_ns, .. } = self;
-        for (id, tenant) in tenants.iter_mut().filter(|(_, tenant)| tenant.is_active()) {
-            let length = lengths[id.0 as usize];
-            let delivered = view.books.delivered_bytes(id);
-            let need_ns = tenant.guarantee.as_ref().and_then(|guarantee| guarantee.need_ns(now, delivered, *round_ns));
-            tenant.cut_ns = length.saturating_sub(need_ns.unwrap_or(length));
-            rounds.slack.release(tenant.cut_ns);
-        }
-    }
-
     /// With guarantees, the tenants that are behind come first, in random order, and the others in their old one.
-    fn begin_round(&mut self) {
+    fn begin_round(&mut self, now: Nanos) {
         if self.rounds.guarantees == 0 {
             return;
         }
         self.rounds.begin();
-        let Insulated { tenants, tour, order, rounds, .. } = self;
-        let is_behind = |&id: &TenantId| tenants[id].guarantee.as_ref().is_some_and(|guarantee| guarantee.is_behind);
+        let Insulated { tenants, tour, order, rounds, lengths, round_ns, .. } = self;
+        let class = |id: TenantId| {
+            let guarantee = tenants[id].guarantee.as_ref();
+            guarantee.map_or(Class::Satisfied, |guarantee| guarantee.class(now, lengths[id.0 as usize], *round_ns))
+        };
         order.clear();
-        order.extend(tour.iter().copied().filter(is_behind));
-        rounds.shuffle(order);
-        order.extend(tour.iter().copied().filter(|id| !is_behind(id)));
+        for next in [Class::Owed, Class::Behind, Class::Satisfied] {
+            let first = order.len();
+            order.extend(tour.iter().copied().filter(|&id| class(id) == next));
+            if next != Class::Satisfied {
+                rounds.shuffle(&mut order[first..]);
+            }
+        }
         self.rank();
     }
 
@@ -403,7 +393,6 @@ impl Policy for Insulated {
                     waiting_since: None,
                     guarantee: None,
                     lent_ns: 0,
-                    cut_ns: 0,
                 };
                 self.tenants.insert(tenant, new);
                 self.lengths.resize(self.tenants.past() as usize, 0);
@@ -513,7 +502,6 @@ impl Slicing for Insulated {
     fn continues(&mut self, owner: TenantId, view: View<'_>) -> Nanos {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
             tenant.passes(self.lengths[id.0 as usize]);
-            tenant.cut_ns = 0;
         }
         self.interrupts.end();
         self.rounds.forget();
