@@ -12,8 +12,8 @@
 //! - A slice may last for the share of the round, whatever the guarantee. It ends early when the bytes are there and
 //!   another tenant wants the disk. The rest of it is released.
 //! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
-//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them is
-//!   always the one for which nothing remains.
+//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them
+//!   is always the one for which nothing remains.
 //! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
 //!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
 //!
