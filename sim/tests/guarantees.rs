@@ -10,7 +10,7 @@ use engine::disk::policy::Kind;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use sim::bench::{Bench, Costs, Done, Volume};
 use sim::disk::drive::{Drive, presets};
-use sim::load::{Lane, Op, Pace, Record, Workload};
+use sim::load::{Bursts, Lane, Op, Pace, Place, Record, Spec, Stream, Workload};
 use sim::rng::Rng;
 
 const DISK: &str = "barracuda-7200.9";
@@ -29,7 +29,6 @@ struct Changing {
     rng: Rng,
     area: u64,
     size: u64,
-    phase_bytes: (u64, u64),
     left: u64,
     run: u64,
     run_left: u64,
@@ -40,16 +39,7 @@ impl Changing {
     fn new(seed: u64, area: u64) -> Changing {
         let mut rng = Rng::new(seed);
         let size = rng.pick(&[16, 32, 64]) << 10;
-        Changing {
-            rng,
-            area,
-            size,
-            phase_bytes: (env("PHASE_LEAST", 4) << 20, env("PHASE_MOST", 40) << 20),
-            left: 0,
-            run: 1,
-            run_left: 0,
-            at: 0,
-        }
+        Changing { rng, area, size, left: 0, run: 1, run_left: 0, at: 0 }
     }
 }
 
@@ -57,8 +47,8 @@ impl Iterator for Changing {
     type Item = Record;
     fn next(&mut self) -> Option<Record> {
         if self.left < self.size {
-            self.left = self.rng.between(self.phase_bytes.0, self.phase_bytes.1);
-            self.run = if env("EXTREME", 0) == 1 { self.rng.pick(&[1, 1, 2, 256]) } else { self.rng.pick(&RUNS) };
+            self.left = self.rng.between(4 << 20, 40 << 20);
+            self.run = self.rng.pick(&RUNS);
             self.run_left = 0;
         }
         self.left -= self.size;
@@ -79,10 +69,10 @@ struct Member {
     min: u64,
     /// Its volume's place on the disk, 0 to 9.
     place: u64,
-    load: Option<Box<dyn Fn(u64) -> Workload>>,
+    load: Option<Load>,
 }
 
-fn changing(seed: u64) -> Option<Box<dyn Fn(u64) -> Workload>> {
+fn changing(seed: u64) -> Option<Load> {
     Some(Box::new(move |area| {
         Workload::new(vec![Lane::of_trace(Changing::new(seed, area), Pace::Closed { depth: DEPTH, think_ns: 0 })], 0)
     }))
@@ -113,6 +103,21 @@ impl Got {
     }
 }
 
+type Load = Box<dyn Fn(u64) -> Workload>;
+
+/// A described load within a volume.
+fn described(stream: Stream) -> Option<Load> {
+    Some(Box::new(move |bytes| {
+        let stream = Stream { area_bytes: stream.area_bytes.min(bytes), ..stream.clone() };
+        Workload::described(&Spec { seed: 7, streams: vec![stream] }, 0).unwrap()
+    }))
+}
+
+/// Random reads of 4 KiB, `depth` at a time.
+fn random(depth: u32) -> Stream {
+    Stream { area_bytes: u64::MAX, pace: Pace::Closed { depth, think_ns: 0 }, ..Stream::default() }
+}
+
 /// What a run gave.
 struct Run {
     got: Vec<Got>,
@@ -129,7 +134,7 @@ fn run(members: &[Member], length: Nanos, seed: u64) -> Run {
         policy: Kind::Insulated,
         switch_ns: 16 * MILLISECOND,
         round_max_ns: 2400 * MILLISECOND,
-        prefetch_bytes_max: if env("PREFETCH", 0) == 1 { None } else { Some(0) },
+        prefetch_bytes_max: Some(0),
         seed,
         ..Config::new(64 << 20)
     };
@@ -168,13 +173,11 @@ fn run(members: &[Member], length: Nanos, seed: u64) -> Run {
 struct Windows {
     all: u32,
     missed: u32,
-    /// Of the missed ones.
+    /// Of the missed ones, without and with the marginal ones.
     avoidable: u32,
-    avoidable_marginal: u32,
+    with_marginal: u32,
     /// Whether missed or not.
     fundamental: u32,
-    marginal: u32,
-    worst: f64,
 }
 
 impl std::ops::AddAssign for Windows {
@@ -182,41 +185,27 @@ impl std::ops::AddAssign for Windows {
         self.all += other.all;
         self.missed += other.missed;
         self.avoidable += other.avoidable;
-        self.avoidable_marginal += other.avoidable_marginal;
+        self.with_marginal += other.with_marginal;
         self.fundamental += other.fundamental;
-        self.marginal += other.marginal;
-        self.worst = self.worst.max(other.worst);
     }
 }
 
-/// The windows of a tenant with this guarantee and share, the first of which begins after `skipped` bytes.
-fn windows(got: &Got, alone: &Got, min: u64, share: f64, skipped: f64) -> Windows {
+/// The windows of a tenant with this guarantee and share.
+fn windows(got: &Got, alone: &Got, min: u64, share: f64) -> Windows {
     let bytes = (min * 15).max(1);
-    let first = (skipped * bytes as f64) as u64;
-    let last = (got.bytes().min(alone.bytes()) - first) / bytes;
+    let count = got.bytes().min(alone.bytes()) / bytes;
     let mut windows = Windows::default();
-    for at in 0..last {
-        let (from, to) = (first + at * bytes, first + (at + 1) * bytes);
+    for at in 0..count {
+        let (from, to) = (at * bytes, (at + 1) * bytes);
         let takes = (got.at(to) - got.at(from)) as f64 / WINDOW as f64;
         let needs = (alone.at(to) - alone.at(from)) as f64 / share / R / WINDOW as f64;
         let is_marginal = (0.95..1.05).contains(&needs);
         windows.all += 1;
         windows.fundamental += u32::from(needs > 1.0);
-        windows.marginal += u32::from(is_marginal);
         if takes > 1.0 {
             windows.missed += 1;
             windows.avoidable += u32::from(needs <= 1.0 && !is_marginal);
-            windows.avoidable_marginal += u32::from(needs <= 1.0 && is_marginal);
-            if needs <= 0.95 {
-                windows.worst = windows.worst.max(takes);
-                if std::env::var("SHOW").is_ok() {
-                    println!(
-                        "   avoidable: from {:.1} s, takes {:.2}, needs {needs:.2}",
-                        got.at(from) as f64 / 1e9,
-                        takes * 15.0
-                    );
-                }
-            }
+            windows.with_marginal += u32::from(needs <= 1.0);
         }
     }
     windows
@@ -227,81 +216,133 @@ fn guarantee(alone: &Got, share: f64, part: f64) -> u64 {
     let (mut low, mut high) = (1 << 12, 64u64 << 20);
     while high - low > low / 64 {
         let middle = (low + high) / 2;
-        let windows = windows(alone, alone, middle, share, 0.0);
+        let windows = windows(alone, alone, middle, share);
         if f64::from(windows.fundamental) > part * f64::from(windows.all) { high = middle } else { low = middle }
     }
     low
 }
 
-fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+/// The tenants with changing locality, alone.
+fn alone(length: Nanos, count: u64) -> Vec<Got> {
+    let one = |at| {
+        let member = Member { share: 1.0, min: 0, place: at, load: changing(at + 1) };
+        run(&[member], length, 1).got.remove(0)
+    };
+    (0..count).map(one).collect()
+}
+
+/// What a set of tenants with equal shares gets, with guarantees that 15 % of the windows exceed, or without.
+fn set(who: &[usize], alone: &[Got], length: Nanos, seed: u64, is_guaranteed: bool) -> (Windows, Run) {
+    let share = 1.0 / who.len() as f64;
+    let mins: Vec<_> = who.iter().map(|&at| guarantee(&alone[at], share, 0.15)).collect();
+    let member = |(&at, &min): (&usize, &u64)| {
+        let min = if is_guaranteed { min } else { 0 };
+        Member { share, min, place: at as u64, load: changing(at as u64 + 1) }
+    };
+    let members: Vec<_> = who.iter().zip(&mins).map(member).collect();
+    let run = run(&members, length, seed);
+    let mut sum = Windows::default();
+    for (at, (&who, &min)) in who.iter().zip(&mins).enumerate() {
+        sum += windows(&run.got[at], &alone[who], min, share);
+    }
+    (sum, run)
+}
+
+fn row(name: &str, windows: &Windows, run: &Run) -> String {
+    let percent = |part: u32| 100.0 * f64::from(part) / f64::from(windows.all);
+    let wait = |permille| run.got.iter().map(|got| got.wait(permille)).fold(0.0, f64::max);
+    format!(
+        "{:2} {name:10} {:5} windows, fundamental {:4.1} %, missed {:5.2} %, avoidable {:4.2} % ({:4.2} % with marginal), \
+         response 99 % {:.2} s, most {:.2} s, round {:.2} s, switching {:.3}",
+        run.got.len(),
+        windows.all,
+        percent(windows.fundamental),
+        percent(windows.missed),
+        percent(windows.avoidable),
+        percent(windows.with_marginal),
+        wait(990),
+        wait(1000),
+        run.round_ns as f64 / 1e9,
+        run.lost
+    )
 }
 
 #[test]
-fn explore() {
-    let length = env("SECONDS", 400) * SECOND;
-    let sizes: Vec<usize> =
-        std::env::var("SIZES").unwrap_or("2 3 5 8 10".into()).split(' ').map(|n| n.parse().unwrap()).collect();
-    let alone: Vec<_> = (0..10)
-        .map(|at| {
-            let members: Vec<_> = (0..10)
-                .map(|n| Member { share: 0.1, min: 0, place: n, load: changing(n + 1).filter(|_| n == at) })
-                .collect();
-            run(&members, length, 1).got.into_iter().nth(at as usize).unwrap()
-        })
-        .collect();
-    for n in sizes {
-        let share = 1.0 / n as f64;
-        let sets = env("SETS", 4);
-        for (name, is_set) in [("insulated", false), ("guarantees", true)] {
-            if !is_set && env("ONLY", 0) == 1 {
-                continue;
-            }
-            let (mut sum, mut shifted) = (Windows::default(), Windows::default());
-            let (mut p99, mut most, mut round, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
-            let mut bytes = 0;
-            for set in 0..sets {
-                let mut rng = Rng::new(set * 100 + n as u64);
+fn guarantees_that_fit_hold_and_most_others_by_slack() {
+    let length = 200 * SECOND;
+    let alone = alone(length, 5);
+    let who: Vec<_> = (0..5).collect();
+    let [(plain, without), (kept, with)] =
+        [false, true].map(|is_guaranteed| set(&who, &alone, length, 1, is_guaranteed));
+    let what = [row("insulated", &plain, &without), row("guarantees", &kept, &with)].join("\n");
+    println!("{what}");
+    assert!(plain.missed >= 5, "the set is too easy\n{what}");
+    assert!(kept.avoidable == 0 && 3 * kept.missed <= plain.missed, "{what}");
+    assert!(with.got.iter().all(|got| got.wait(1000) <= 4.0 * 2.4 && got.wait(990) <= 2.0 * 2.4), "{what}");
+}
+
+/// The tables of `docs/notes/guarantees.md`.
+#[test]
+#[ignore = "the whole table takes minutes"]
+fn table_of_sets() {
+    let length = 400 * SECOND;
+    let alone = alone(length, 10);
+    for n in [2, 3, 4, 5, 6, 8, 10] {
+        for (name, is_guaranteed) in [("insulated", false), ("guarantees", true)] {
+            let mut sum = Windows::default();
+            let mut last = None;
+            for seed in 0..4 {
+                let mut rng = Rng::new(seed * 100 + n as u64);
                 let mut who: Vec<usize> = (0..10).collect();
-                for at in 0..n {
-                    let other = at + rng.below(10 - at as u64) as usize;
-                    who.swap(at, other);
-                }
-                let mins: Vec<_> =
-                    who[..n].iter().map(|&at| guarantee(&alone[at], share, env("PART", 15) as f64 / 100.0)).collect();
-                let members: Vec<_> = (0..n)
-                    .map(|at| Member {
-                        share,
-                        min: if is_set { mins[at] } else { 0 },
-                        place: who[at] as u64,
-                        load: changing(who[at] as u64 + 1),
-                    })
-                    .collect();
-                let run = run(&members, length, set);
-                for at in 0..n {
-                    sum += windows(&run.got[at], &alone[who[at]], mins[at], share, 0.0);
-                    shifted += windows(&run.got[at], &alone[who[at]], mins[at], share, 0.4);
-                    p99 = p99.max(run.got[at].wait(990));
-                    most = most.max(run.got[at].wait(1000));
-                    bytes += run.got[at].bytes();
-                }
-                round = round.max(run.round_ns as f64 / 1e9);
-                lost = lost.max(run.lost);
+                (0..n).for_each(|at| who.swap(at, at + rng.below(10 - at as u64) as usize));
+                let (windows, run) = set(&who[..n], &alone, length, seed, is_guaranteed);
+                sum += windows;
+                last = Some(run);
             }
-            let p = |n: u32, of: u32| 100.0 * f64::from(n) / f64::from(of.max(1));
-            println!(
-                "{n:2} {name:10} windows {:5} fund {:4.1} missed {:5.2} avoid {:5.2} (+marg {:5.2}) worst {:.2} | shifted: missed {:5.2} avoid {:5.2} worst {:.2} | p99 {p99:.2} max {most:.2} round {round:.2} lost {lost:.3} MB/s {:.1}",
-                sum.all,
-                p(sum.fundamental, sum.all),
-                p(sum.missed, sum.all),
-                p(sum.avoidable, sum.all),
-                p(sum.avoidable_marginal, sum.all),
-                sum.worst,
-                p(shifted.missed, shifted.all),
-                p(shifted.avoidable, shifted.all),
-                shifted.worst,
-                bytes as f64 / sets as f64 / (length as f64 / 1e9) / 1e6
-            );
+            println!("{}", row(name, &sum, &last.expect("a run")));
         }
+    }
+}
+
+/// A tenant with a guarantee, one without, and a hostile one whose guarantee no disk can keep: each has a third.
+#[test]
+fn hostile_neighbours_take_neither_guarantees_nor_shares() {
+    let length = 100 * SECOND;
+    let share = 1.0 / 3.0;
+    let writes = Stream { read_ppm: 0, flush_every: 1, ..random(4) };
+    let second = Bursts { on_ns: SECOND, off_ns: SECOND };
+    let sequential = Stream { place: Place::Sequential, sizes: vec![(1, 256 << 10)], ..random(4) };
+    let alternating: Load = Box::new(move |bytes| {
+        let first = Stream { area_bytes: bytes, bursts: Some(second), ..random(16) };
+        let other = Stream { area_bytes: bytes, bursts: Some(second), start_ns: SECOND, ..sequential.clone() };
+        Workload::described(&Spec { seed: 7, streams: vec![first, other] }, 0).unwrap()
+    });
+    let large = Stream { sizes: vec![(1, 32 << 20)], align_bytes: 4096, ..random(16) };
+    let hostile = [
+        ("flood", described(random(1024))),
+        ("hits", described(Stream { area_bytes: 1 << 20, ..random(64) })),
+        ("flushes", described(writes)),
+        ("alternating", Some(alternating)),
+        ("32 MiB", described(large)),
+    ];
+    let dedicated = |place, load: Option<Load>| {
+        let member = Member { share: 1.0, min: 0, place, load };
+        run(&[member], length, 1).got.remove(0)
+    };
+    let (changes, random_alone) = (dedicated(1, changing(2)), dedicated(5, described(random(16))));
+    // It fits with a tenth to spare: what a tenant releases before it loses locality is gone beside such neighbours.
+    let min = guarantee(&changes, share, 0.0) * 9 / 10;
+    for (name, load) in hostile {
+        let members = [
+            Member { share, min, place: 1, load: changing(2) },
+            Member { share, min: 0, place: 5, load: described(random(16)) },
+            Member { share, min: 1 << 30, place: 8, load },
+        ];
+        let run = run(&members, length, 1);
+        let windows = windows(&run.got[0], &changes, min, share);
+        let kept = run.got[1].bytes() as f64 / random_alone.bytes() as f64 / share;
+        let what = format!("{name}: {}, the tenant without guarantee keeps {kept:.2}", row("", &windows, &run));
+        println!("{what}");
+        assert!(windows.all >= 5 && windows.avoidable == 0 && kept >= R, "{what}");
     }
 }

@@ -19,6 +19,8 @@
 //!   requests are submitted at once. The cost that others have in flight, which is what it waits for in the device, is
 //!   limited to `alone x (1 / (R x share) - 1)`, apart from corrections (`balance.rs`). What the others lose by that is
 //!   no more than the latency-bound tenant leaves of its share. One request of the others is always permitted.
+//! - **A guarantee** is a reservation of cost: a tenant behind it goes first, as long as it fits into the share
+//!   (`reserve.rs`).
 //! - **Phases** of reads and of writes, if reads suffer from acknowledged writes (`turns.rs`).
 //! - **A tenant alone** is not limited at all.
 //! - **A hung request** delays others for [`STUCK_NS`] at most; then it is no longer counted.
@@ -32,6 +34,7 @@
 
 mod balance;
 mod pace;
+mod reserve;
 mod scale;
 mod tenant;
 mod turns;
@@ -49,6 +52,7 @@ use crate::spec::Terms;
 use crate::units::{MILLISECOND, Nanos, SECOND};
 use balance::Balance;
 use pace::Pace;
+use reserve::Reserve;
 use scale::{Scale, Who};
 use tenant::Tenant;
 use turns::{Lengths, Turns};
@@ -77,6 +81,8 @@ pub(crate) struct Fair {
     split_bytes: [u64; 2],
     knee_ppm: u64,
     tenants: Table<TenantId, Tenant>,
+    /// The time of the last [`Policy::next`].
+    now: Nanos,
     /// Virtual time.
     virtual_ns: Nanos,
     /// Load in flight.
@@ -106,6 +112,7 @@ impl Fair {
             knee_ppm: settings.prices.knee_ppm(),
             settings,
             tenants: Table::default(),
+            now: 0,
             virtual_ns: 0,
             load_ppm: 0,
             scale: Scale::default(),
@@ -169,11 +176,19 @@ impl Fair {
         self.tick_at = now + TICK_NS;
     }
 
+    /// When the next request of a tenant is due that is behind its guarantee; the end of time for others.
+    fn due(&self, tenant: &Tenant) -> Nanos {
+        tenant.reserve.as_ref().and_then(|reserve| reserve.due_by(self.now)).unwrap_or(Nanos::MAX)
+    }
+
     /// The first tenant in order that `waits` selects and that may have more requests in the device.
     fn first(&self, lanes: &Lanes, waits: impl Fn(&Tenant, &Lane) -> bool) -> Option<TenantId> {
         let ready = lanes.ready().map(|(id, lane)| (id, &self.tenants[id], lane));
         let first = ready.filter(|(_, tenant, lane)| waits(tenant, lane));
-        first.min_by_key(|&(id, tenant, _)| (tenant.start, !tenant.is_latency_bound(), id)).map(|(id, ..)| id)
+        let order = |&(id, tenant, _): &(TenantId, &Tenant, &Lane)| {
+            (self.due(tenant), tenant.start, !tenant.is_latency_bound(), id)
+        };
+        first.min_by_key(order).map(|(id, ..)| id)
     }
 
     /// The first backlogged tenant with a queued read, or write.
@@ -211,8 +226,14 @@ impl Fair {
 
     /// The next request of this tenant goes to the device.
     fn dispatch(&mut self, now: Nanos, id: TenantId, only: Option<Direction>, entry: &Entry) -> Turn {
+        // A request that goes first because of a guarantee says nothing of how far the others are.
+        if self.due(&self.tenants[id]) == Nanos::MAX {
+            self.virtual_ns = self.virtual_ns.max(self.tenants[id].start);
+        }
         let tenant = &mut self.tenants[id];
-        self.virtual_ns = self.virtual_ns.max(tenant.start);
+        if let Some(reserve) = &mut tenant.reserve {
+            reserve.dispatched(now, entry.cost_ns);
+        }
         // 128 bits: nanoseconds times parts per billion.
         let takes =
             u128::from(entry.cost_ns) * u128::from(self.active_ppb) / u128::from(tenant.kept.pulled(tenant.weight));
@@ -292,11 +313,12 @@ impl Policy for Fair {
     }
 
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
-        let Terms { share, .. } = terms;
+        let Terms { share, min_bytes_per_s } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
             None => self.tenants.insert(tenant, Tenant::new(now, share, self.virtual_ns)),
         }
+        self.tenants[tenant].reserve = Reserve::new(now, min_bytes_per_s, share);
         self.weigh();
     }
 
@@ -312,6 +334,9 @@ impl Policy for Fair {
         let tenant = &mut self.tenants[id];
         if tenant.is_idle() {
             tenant.resume(now, alone && tenant.active, view.books.held_ns(now, id));
+            if let Some(reserve) = &mut tenant.reserve {
+                reserve.resume(now);
+            }
         }
         let mut is_behind = false;
         if view.lanes[id].queue.len() == 1 {
@@ -335,6 +360,7 @@ impl Policy for Fair {
 
     fn next(&mut self, now: Nanos, view: View<'_>) -> Turn {
         let lanes = view.lanes;
+        self.now = now;
         if lanes.waiting() == 0 || lanes.is_full() {
             self.blocked_since = None;
             return Turn::Nothing(None);
@@ -364,6 +390,9 @@ impl Policy for Fair {
         // With the request that completed.
         let outstanding = lane.queue.len() as u64 + u64::from(lane.in_service()) + 1;
         let alone_ns = entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
+        if let Some(reserve) = &mut tenant.reserve {
+            reserve.done(entry.cost_ns, view.books.delivered_bytes(id));
+        }
         tenant.useful_ns += alone_ns;
         tenant.internal_ns += if entry.internal { alone_ns } else { 0.0 };
         let (who, expected_ns) = match *active {

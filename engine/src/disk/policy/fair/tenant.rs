@@ -2,6 +2,7 @@
 
 use super::WEIGHT;
 use super::balance::Kept;
+use super::reserve::Reserve;
 use crate::disk::books::TURNAROUND_NS;
 use crate::units::{Nanos, Share};
 
@@ -48,6 +49,8 @@ pub(super) struct Tenant {
     /// Since when it has had requests; `None` if it has none, except hung ones.
     pub(super) busy_since: Option<Nanos>,
     pub(super) kept: Kept,
+    /// Its guarantee, if it has one and a share.
+    pub(super) reserve: Option<Reserve>,
 }
 
 impl Tenant {
@@ -73,6 +76,7 @@ impl Tenant {
             wanted_ns: 0,
             busy_since: None,
             kept: Kept::default(),
+            reserve: None,
         }
     }
 

@@ -80,6 +80,7 @@ impl Rig {
     fn complete(&mut self) -> TenantId {
         let io = self.in_device.pop_front().expect("something is in the device");
         let (tenant, entry, submitted) = self.requests[io.0 as usize];
+        self.policy.books.delivered(tenant, entry.len);
         self.now += self.policy.policy.settings.prices.cost_ns(entry.op, entry.len) as Nanos;
         self.policy.done(self.now, tenant, &entry, submitted);
         tenant
@@ -210,6 +211,22 @@ fn backlogged_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
         rig.backlogged([SMALL, LARGE], SECOND / 2);
         let found = rig.given_ns[0] as f64 / rig.given_ns[1] as f64;
         assert!((found / ratio - 1.0).abs() < 0.02, "{percents:?}: {found}");
+    }
+}
+
+/// The shares exceed the device, so that by weight the first tenant gets a third of it.
+#[test]
+fn a_guarantee_goes_before_weights_as_long_as_it_fits_into_the_share() {
+    let prices = Prices::default();
+    let bytes_per_s = SMALL as f64 * 1e9 / prices.cost_ns(Op::Read, SMALL);
+    for (guaranteed, expected) in [(0.0, 0.333), (0.25, 0.333), (0.45, 0.45), (0.8, 0.5)] {
+        let mut rig = Rig::new(prices, &[50, 100]);
+        let min_bytes_per_s = (guaranteed * bytes_per_s) as u64;
+        let terms = Terms { share: Share::from_ppb(500_000_000), min_bytes_per_s };
+        rig.policy.set_tenant(0, A, terms);
+        rig.backlogged([SMALL, LARGE], SECOND);
+        let found = rig.given_ns[0] as f64 / (rig.given_ns[0] + rig.given_ns[1]) as f64;
+        assert!((found - expected).abs() < 0.02, "a guarantee of {guaranteed} of the device: {found}");
     }
 }
 

@@ -9,15 +9,16 @@
 //! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
 //!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
 //!   until its end. What a window lacked at its end is not made up.
-//! - A slice ends early when the bytes are there and another tenant wants the disk. The rest of it is released.
+//! - A slice may last for the share of the round, whatever the guarantee. It ends early when the bytes are there and
+//!   another tenant wants the disk. The rest of it is released.
 //! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
-//!   the next two. Tenants that are behind come first in the round, in random order, so that none of them is always the
-//!   one for which nothing remains.
+//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them
+//!   is always the one for which nothing remains.
 //! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
 //!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
 //!
-//! A tenant always has its share of each round, except what it released itself. What a guarantee will take is not
-//! predicted: if less than the share were reserved for a tenant, it would miss its bytes whenever it loses locality.
+//! A tenant always has its share of each round, except what it released itself. How long its requests will take is not
+//! predicted: a reservation that is shorter than the share would be too short when the tenant loses locality.
 //!
 //! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that released time and then loses locality depends
@@ -31,9 +32,22 @@ use crate::units::{Nanos, SECOND};
 /// of the source).
 const WINDOW_NS: Nanos = 15 * SECOND;
 
+/// The memory of a tenant's time per byte: 8 s of its slices, as that of the meter (`../../slices/meter.rs`).
+const MEMORY_NS: f64 = 8e9;
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
-    (u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)) as u64
+    u64::try_from(u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
+}
+
+/// The order of a round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Class {
+    /// Behind, and with less than its share of the window.
+    Owed,
+    /// Behind although it had its share.
+    Behind,
+    /// Not behind, or without a guarantee.
+    Satisfied,
 }
 
 /// A guarantee, and the window in progress.
@@ -46,13 +60,30 @@ pub(super) struct Guarantee {
     looked_at: Nanos,
     /// Bytes that the clients will have received when this round has given them enough.
     goal: u64,
+    /// The slice in progress: its length, and what the clients had received when it began.
+    slice: Option<(Nanos, u64)>,
+    /// Time of its recent slices, and the bytes that its clients received in them.
+    time_ns: f64,
+    bytes: f64,
+    /// Disk time that it has had in this window.
+    used_ns: Nanos,
     /// Its last slice was too short for that.
     pub(super) is_behind: bool,
 }
 
 impl Guarantee {
     pub(super) fn new(bytes_per_s: u64) -> Guarantee {
-        Guarantee { bytes_per_s, window: None, looked_at: 0, goal: 0, is_behind: false }
+        Guarantee {
+            bytes_per_s,
+            window: None,
+            looked_at: 0,
+            goal: 0,
+            slice: None,
+            time_ns: 0.0,
+            bytes: 0.0,
+            used_ns: 0,
+            is_behind: false,
+        }
     }
 
     pub(super) fn set(&mut self, bytes_per_s: u64) {
@@ -63,12 +94,31 @@ impl Guarantee {
     pub(super) fn look(&mut self, now: Nanos, delivered: u64) {
         let bytes = bytes_in(self.bytes_per_s, WINDOW_NS).max(1);
         if let Some((since, from)) = &mut self.window
-            && delivered >= *from + bytes
+            && delivered - *from >= bytes
         {
             *from += (delivered - *from) / bytes * bytes;
             *since = self.looked_at;
+            self.used_ns = 0;
         }
         self.looked_at = now;
+    }
+
+    /// The slice that its guarantee takes in a round of `round_ns`, by its recent slices.
+    pub(super) fn usual_ns(&self, round_ns: Nanos) -> Option<Nanos> {
+        let pace = bytes_in(self.bytes_per_s, round_ns) as f64;
+        (self.bytes > 0.0).then(|| (pace * self.time_ns / self.bytes) as Nanos)
+    }
+
+    /// Its place among the others in a round, if `length` of each `round_ns` is its share: tenants that are behind come
+    /// first, and before them those that have had less than their share of the window, because they can demand it.
+    pub(super) fn class(&self, now: Nanos, length: Nanos, round_ns: Nanos) -> Class {
+        let past_ns = self.window.map_or(0, |(since, _)| now - since);
+        let share_ns = u128::from(past_ns) * u128::from(length) / u128::from(round_ns.max(1));
+        match self.is_behind {
+            true if u128::from(self.used_ns) < share_ns => Class::Owed,
+            true => Class::Behind,
+            false => Class::Satisfied,
+        }
     }
 
     /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
@@ -76,11 +126,11 @@ impl Guarantee {
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
         let (since, from) = *self.window.get_or_insert((now, delivered));
         let left_ns = (since + WINDOW_NS).saturating_sub(now);
-        let missing = (from + bytes_in(self.bytes_per_s, WINDOW_NS)).saturating_sub(delivered);
+        let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
         let slices = left_ns / round_ns.max(1) + 1;
         let pace = bytes_in(self.bytes_per_s, round_ns);
         let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
-        self.goal = delivered + bytes;
+        self.goal = delivered.saturating_add(bytes);
         bytes
     }
 
@@ -89,14 +139,25 @@ impl Guarantee {
         self.goal.saturating_sub(delivered)
     }
 
-    /// Its slice is used up.
-    pub(super) fn used_up(&mut self, delivered: u64) {
+    /// The slice has this length.
+    pub(super) fn starts(&mut self, ns: Nanos, delivered: u64) {
+        self.slice = Some((ns, delivered));
+    }
+
+    /// The slice ended, and `left_ns` were left of it.
+    pub(super) fn ended(&mut self, left_ns: i64, delivered: u64) {
         self.is_behind = delivered < self.goal;
+        let Some((ns, before)) = self.slice.take() else { return };
+        let used_ns = (ns as f64 - left_ns as f64).max(0.0);
+        let fade = MEMORY_NS / (MEMORY_NS + used_ns);
+        self.used_ns += used_ns as Nanos;
+        self.time_ns = self.time_ns * fade + used_ns;
+        self.bytes = self.bytes * fade + (delivered - before) as f64;
     }
 
     /// It had no more requests: it is owed nothing.
     pub(super) fn idles(&mut self) {
-        (self.window, self.is_behind) = (None, false);
+        (self.window, self.used_ns, self.is_behind) = (None, 0, false);
     }
 }
 

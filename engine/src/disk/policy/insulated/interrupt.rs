@@ -202,7 +202,7 @@ impl Insulated {
             self.interrupts.served(id);
             let delivered = view.books.delivered_bytes(id);
             let bytes = tenant.guarantee.as_ref().map(|guarantee| guarantee.resume(delivered));
-            return Some(self.own_slot(id, bytes, 0));
+            return Some(self.own_slot(id, bytes, 0, delivered));
         }
         if tenant.credit > 0 {
             let released_ns = tenant.idles(tenant.credit, length);

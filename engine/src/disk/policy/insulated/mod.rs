@@ -34,7 +34,7 @@ use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
 use crate::units::{Nanos, Share};
-use guarantee::{Guarantee, Rounds};
+use guarantee::{Class, Guarantee, Rounds};
 use interrupt::Interrupts;
 use plan::Needs;
 
@@ -229,7 +229,7 @@ impl Insulated {
                 self.at = (self.at + 1) % self.order.len();
             }
             if self.at == 0 {
-                self.begin_round();
+                self.begin_round(now);
             }
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
@@ -262,7 +262,7 @@ impl Insulated {
             let delivered = view.books.delivered_bytes(id);
             let tenant = &mut self.tenants[id];
             let bytes = tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, self.round_ns));
-            return Some(self.own_slot(id, bytes, spare_ns));
+            return Some(self.own_slot(id, bytes, spare_ns, delivered));
         }
         None
     }
@@ -283,10 +283,13 @@ impl Insulated {
 
     /// The tenant's slice. If it has a guarantee, so many bytes and so much time are enough, and it may use what others
     /// released.
-    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos) -> Slot {
+    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos, delivered: u64) -> Slot {
         let tenant = &mut self.tenants[id];
         tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total() } else { 0 };
         let ns = tenant.credit as Nanos + tenant.lent_ns;
+        if let Some(guarantee) = &mut tenant.guarantee {
+            guarantee.starts(ns, delivered);
+        }
         Slot { enough: bytes.map(|bytes| guarantee::enough(bytes, least_ns)), ..self.slot(id, ns) }
     }
 
@@ -298,17 +301,24 @@ impl Insulated {
     }
 
     /// With guarantees, the tenants that are behind come first, in random order, and the others in their old one.
-    fn begin_round(&mut self) {
+    fn begin_round(&mut self, now: Nanos) {
         if self.rounds.guarantees == 0 {
             return;
         }
         self.rounds.begin();
-        let Insulated { tenants, tour, order, rounds, .. } = self;
-        let is_behind = |&id: &TenantId| tenants[id].guarantee.as_ref().is_some_and(|guarantee| guarantee.is_behind);
+        let Insulated { tenants, tour, order, rounds, lengths, round_ns, .. } = self;
+        let class = |id: TenantId| {
+            let guarantee = tenants[id].guarantee.as_ref();
+            guarantee.map_or(Class::Satisfied, |guarantee| guarantee.class(now, lengths[id.0 as usize], *round_ns))
+        };
         order.clear();
-        order.extend(tour.iter().copied().filter(is_behind));
-        rounds.shuffle(order);
-        order.extend(tour.iter().copied().filter(|id| !is_behind(id)));
+        for next in [Class::Owed, Class::Behind, Class::Satisfied] {
+            let first = order.len();
+            order.extend(tour.iter().copied().filter(|&id| class(id) == next));
+            if next != Class::Satisfied {
+                rounds.shuffle(&mut order[first..]);
+            }
+        }
         self.rank();
     }
 
@@ -472,6 +482,7 @@ impl Policy for Insulated {
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
+            guarantee_ns: tenant.guarantee.as_ref().and_then(|guarantee| guarantee.usual_ns(self.round_ns)),
             ..TenantPlan::default()
         })
     }
@@ -505,6 +516,9 @@ impl Slicing for Insulated {
         let is_guest = self.interrupts.guest_leaves(id);
         let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
+        if let Some(guarantee) = tenant.guarantee.as_mut().filter(|_| !is_guest) {
+            guarantee.ended(left_ns, view.books.delivered_bytes(id));
+        }
         // Its own time is used first.
         let lent_ns = std::mem::take(&mut tenant.lent_ns);
         let lent_left_ns = left_ns.clamp(0, lent_ns as i64);
@@ -535,9 +549,6 @@ impl Slicing for Insulated {
             Cause::Idle => was_held && left_ns < length as i64 / 2,
             Cause::Interrupted => tenant.is_backlogged,
         };
-        if let (Some(guarantee), Cause::UsedUp | Cause::Enough) = (&mut tenant.guarantee, cause) {
-            guarantee.used_up(view.books.delivered_bytes(id));
-        }
         self.release(released_ns);
     }
 }
