@@ -153,9 +153,9 @@ pub struct TenantPlan {
     /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
     /// is not backlogged.
     pub burst_ns: Nanos,
-    /// Disk time that its guarantee takes in a round, by its recent slices: in a round in which others need more, its
-    /// slice is no longer, and at least its share if that is shorter. `None` without a guarantee or before its first
-    /// slice, and without slices.
+    /// Disk time that its guarantee takes in each round, by its recent slices. While other tenants are behind their
+    /// guarantees, its slice is the smaller of this and [`TenantPlan::slice_ns`]. `None` without a guarantee, without
+    /// slices, or before the first slice.
     pub guarantee_ns: Option<Nanos>,
 }
 

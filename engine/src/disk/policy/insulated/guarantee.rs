@@ -121,6 +121,11 @@ impl Guarantee {
         }
     }
 
+    /// A request arrives. If the tenant was idle, a window begins.
+    pub(super) fn arrived(&mut self, now: Nanos, delivered: u64) {
+        self.window.get_or_insert((now, delivered));
+    }
+
     /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
     /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {

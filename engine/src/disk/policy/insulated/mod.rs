@@ -426,6 +426,9 @@ impl Policy for Insulated {
             self.is_planned = false;
         }
         tenant.idle_rounds = 0;
+        if let Some(guarantee) = &mut tenant.guarantee {
+            guarantee.arrived(now, view.books.delivered_bytes(id));
+        }
         if view.books.owner() != Some(id) {
             tenant.waiting_since.get_or_insert(self.begun);
             if view.slices[id].has_paused(now, &view.lanes[id]) {

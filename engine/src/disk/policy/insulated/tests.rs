@@ -13,6 +13,9 @@ const COST: Nanos = 8 * MS;
 const ENTRY: Entry =
     Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false, internal: false };
 
+/// Bytes that a client receives with each request.
+const BYTES: u64 = 4096;
+
 /// A disk that serves one request at a time, 8 ms each, more for the first one of another tenant; and clients that keep
 /// a fixed number outstanding, or think after each request.
 struct Stage {
@@ -157,6 +160,7 @@ impl Stage {
             if done == Some(next) {
                 let (owner, _, since) = self.device.pop_front().expect("one is done");
                 self.policy.done(self.now, TenantId(owner as u32), &ENTRY, since);
+                self.policy.books.delivered(TenantId(owner as u32), BYTES);
                 self.done_at = self.now + COST;
                 self.completes(owner);
             }
@@ -178,6 +182,30 @@ fn disk_time_follows_shares_however_many_requests_each_has() {
         let percent = stage.served_percent(0);
         assert!(percent.abs_diff(shares[0]) <= 2, "{percent} % for a share of {} %", shares[0]);
     }
+}
+
+/// Requests a second of two tenants with a share of a half, which guarantees are for so many.
+fn guaranteed(requests_per_s: [u64; 2]) -> [u64; 2] {
+    let mut stage = Stage::new(&[50, 50], &[4, 4]);
+    stage.switch_ns = 40 * MS;
+    for (at, requests) in (0..).zip(requests_per_s) {
+        let terms = Terms { min_bytes_per_s: requests * BYTES, ..Share::from_ppb(500_000_000).into() };
+        stage.policy.set_tenant(0, TenantId(at), terms);
+    }
+    stage.run(20 * SECOND);
+    let before = stage.served.clone();
+    stage.run(80 * SECOND);
+    [0, 1].map(|at| (stage.served[at] - before[at]) / 60)
+}
+
+#[test]
+fn time_that_a_guarantee_does_not_need_goes_to_the_one_that_is_behind() {
+    let [small, large] = guaranteed([30, 75]);
+    assert!((30..40).contains(&small) && large >= 75, "{small} and {large} of 125 requests a second");
+    let [without, impossible] = guaranteed([0, 1000]);
+    assert!(without >= 56 && impossible >= 56, "{without} and {impossible}: nothing is taken from a share");
+    let [first, second] = guaranteed([30, 30]);
+    assert!(first.abs_diff(second) <= 2 && first >= 54, "{first} and {second}: the rest is divided by share");
 }
 
 #[test]
