@@ -34,6 +34,11 @@ const WINDOW_NS: Nanos = 15 * SECOND;
 
 /// The memory of a tenant's time per byte: 8 s of its slices, as that of the meter (`../../slices/meter.rs`).
 const MEMORY_NS: f64 = 8e9;
+/// The worst locality is remembered for this time, at least, and twice this time at most: many windows.
+const WORST_NS: Nanos = 300 * SECOND;
+/// Time per byte is measured over at least this time of slices, so that one slow request is not taken for the locality.
+const SPELL_NS: Nanos = SECOND / 2;
+
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
     u64::try_from(u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
@@ -48,6 +53,36 @@ pub(super) enum Class {
     Behind,
     /// Not behind, or without a guarantee.
     Satisfied,
+}
+
+/// The longest time per byte of a tenant's slices, nanoseconds, in this period of [`WORST_NS`] and in the last one.
+#[derive(Default, Debug)]
+struct Worst {
+    this: f64,
+    last: f64,
+    since: Nanos,
+    /// The slices that are measured: their time, and the bytes that the clients received in them.
+    time_ns: f64,
+    bytes: u64,
+}
+
+impl Worst {
+    fn slice(&mut self, now: Nanos, used_ns: f64, bytes: u64) {
+        if now > self.since + WORST_NS {
+            (self.last, self.this, self.since) = (self.this, 0.0, now);
+        }
+        (self.time_ns, self.bytes) = (self.time_ns + used_ns, self.bytes + bytes);
+        if self.bytes > 0 && self.time_ns >= SPELL_NS as f64 {
+            self.this = self.this.max(self.time_ns / self.bytes as f64);
+            (self.time_ns, self.bytes) = (0.0, 0);
+        }
+    }
+
+    /// What the clients receive in `ns` of slices, bytes, at the worst locality that was seen.
+    fn bytes_in(&self, ns: Nanos) -> u64 {
+        let worst = self.this.max(self.last);
+        if worst > 0.0 { (ns as f64 / worst) as u64 } else { 0 }
+    }
 }
 
 /// A guarantee, and the window in progress.
@@ -65,6 +100,7 @@ pub(super) struct Guarantee {
     /// Time of its recent slices, and the bytes that its clients received in them.
     time_ns: f64,
     bytes: f64,
+    worst: Worst,
     /// Disk time that it has had in this window.
     used_ns: Nanos,
     /// Its last slice was too short for that.
@@ -81,6 +117,7 @@ impl Guarantee {
             slice: None,
             time_ns: 0.0,
             bytes: 0.0,
+            worst: Worst::default(),
             used_ns: 0,
             is_behind: false,
         }
@@ -126,15 +163,21 @@ impl Guarantee {
         self.window.get_or_insert((now, delivered));
     }
 
-    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
-    /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
-    pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
+    /// A slice of `length` begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what
+    /// makes its bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the
+    /// window; and at least what later slices of the window would not make up for if locality became as bad as it has
+    /// been.
+    pub(super) fn begin(&mut self, now: Nanos, delivered: u64, length: Nanos, round_ns: Nanos) -> u64 {
         let (since, from) = *self.window.get_or_insert((now, delivered));
         let left_ns = (since + WINDOW_NS).saturating_sub(now);
         let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
         let slices = left_ns / round_ns.max(1) + 1;
         let pace = bytes_in(self.bytes_per_s, round_ns);
-        let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
+        let later_ns = length * slices.saturating_sub(2);
+        let bytes = match left_ns {
+            0 => pace,
+            _ => pace.max(missing / slices).max(missing.saturating_sub(self.worst.bytes_in(later_ns))),
+        };
         self.goal = delivered.saturating_add(bytes);
         bytes
     }
@@ -156,6 +199,7 @@ impl Guarantee {
         let used_ns = (ns as f64 - left_ns as f64).max(0.0);
         let fade = MEMORY_NS / (MEMORY_NS + used_ns);
         self.used_ns += used_ns as Nanos;
+        self.worst.slice(self.looked_at, used_ns, delivered - before);
         self.time_ns = self.time_ns * fade + used_ns;
         self.bytes = self.bytes * fade + (delivered - before) as f64;
     }

@@ -261,7 +261,8 @@ impl Insulated {
             self.look(now, view);
             let delivered = view.books.delivered_bytes(id);
             let tenant = &mut self.tenants[id];
-            let bytes = tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, self.round_ns));
+            let bytes =
+                tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, length, self.round_ns));
             return Some(self.own_slot(id, bytes, spare_ns, delivered));
         }
         None
