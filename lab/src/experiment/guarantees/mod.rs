@@ -56,7 +56,7 @@ pub const PLAIN: Experiment = Experiment {
             changes strongly (six cuts of real traces and four descriptions; without traces, and in quick runs, ten \
             descriptions), each with a share of 1/n and a guarantee that fits into it in 75 to 95 % of windows; 45 \
             sets of each size, or all. Closed replay, 16 requests at a time. Without cache: the smallest partitions, \
-            write-through, no read-ahead. A run takes n minutes, several times that where there are few sets.",
+            write-through, no read-ahead. A run takes n x 40 s, several times that where there are few sets.",
     paper: PAPER,
     run: |context: &Context| run(context, Cache::Smallest),
 };
@@ -96,7 +96,7 @@ impl Extent {
     pub fn new(quick: bool) -> Extent {
         match quick {
             true => Extent { sizes: SIZES_QUICK.into(), sets_most: 2, member_ns: 25 * SECOND, times_most: 1 },
-            false => Extent { sizes: SIZES.collect(), sets_most: 45, member_ns: 60 * SECOND, times_most: 6 },
+            false => Extent { sizes: SIZES.collect(), sets_most: 45, member_ns: 40 * SECOND, times_most: 6 },
         }
     }
 
