@@ -3,8 +3,7 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Ceilings, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec,
-    WriteCache,
+    CacheSpec, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -137,9 +136,10 @@ impl World {
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
                 let share = if self.ops.is_multiple_of(2) { crate::setup::share(&mut self.rng, 1) } else { None };
                 // Removed and set again, so that the choices of worlds without ceilings stay the same.
-                let ceilings = self.setup.tenants[tenant.0 as usize].ceilings;
-                let ceilings = if self.ops.is_multiple_of(3) { ceilings } else { Ceilings::default() };
-                let spec = TenantSpec { share, cache, eviction, ceilings, ..TenantSpec::default() };
+                let TenantSpec { ceilings, min_bytes_per_s, .. } = self.setup.tenants[tenant.0 as usize];
+                let is_set = self.ops.is_multiple_of(3);
+                let (ceilings, min_bytes_per_s) = if is_set { (ceilings, min_bytes_per_s) } else { Default::default() };
+                let spec = TenantSpec { share, min_bytes_per_s, cache, eviction, ceilings };
                 self.ask(Command::SetTenant(tenant, spec), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),

@@ -207,6 +207,9 @@ impl Setup {
     fn limit(&mut self, rng: &mut Rng) {
         if rng.one_in(4) {
             self.tenants.iter_mut().for_each(|tenant| tenant.ceilings = ceilings(rng));
+            // Guarantees that always fit, that never do, and of one byte.
+            let rates = [0, 0, 1, 256 << 10, 1 << 30];
+            self.tenants.iter_mut().for_each(|tenant| tenant.min_bytes_per_s = rng.pick(&rates));
         }
     }
 
