@@ -6,7 +6,7 @@ use crate::config::{FRAME_BYTES, LEAST_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal};
 
-const LEAST: u64 = FRAMES_MIN as u64;
+pub(super) const LEAST: u64 = FRAMES_MIN as u64;
 
 /// Frames in `bytes` of memory, at least those of the smallest partition.
 pub(crate) fn frames_of(bytes: u64) -> u64 {
@@ -36,6 +36,12 @@ impl Claim {
         }
     }
 
+    /// The frames that it asks for.
+    fn frames(self) -> u64 {
+        let (Claim::Exactly(frames) | Claim::AtLeast(frames)) = self;
+        frames
+    }
+
     /// The smallest acceptable number of frames: the requested size, or the smallest partition.
     pub(crate) fn least(self) -> u64 {
         match self {
@@ -62,34 +68,19 @@ pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Ref
     Err(Refusal::CacheTooLarge { asked, free: bytes_of(free), least: LEAST_BYTES })
 }
 
-/// The frames of each tenant out of `total`. `None` if that is less than the sum of the smallest acceptable sizes.
-pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Option<Vec<(TenantId, u32)>> {
-    let least: u64 = claims.iter().map(|(_, claim)| claim.least()).sum();
-    let over = total.checked_sub(least)?;
-    // Frames beyond the smallest partition. If there are too few, all are cut in proportion.
-    let beyond = |claim: Claim| if let Claim::AtLeast(frames) = claim { frames - LEAST } else { 0 };
-    let wanted: u64 = claims.iter().map(|&(_, claim)| beyond(claim)).sum();
-    let floor = |claim: Claim| {
-        let cut = u128::from(beyond(claim)) * u128::from(over) / u128::from(wanted.max(over).max(1));
-        claim.least() + cut as u64
+/// The frames of each tenant out of `total`, of which the smallest acceptable numbers of frames take no more.
+pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Vec<(TenantId, u32)> {
+    let claimed: u64 = claims.iter().map(|(_, claim)| claim.frames()).sum();
+    // Max-min fair: up to one level the smallest partitions are raised, or, of too many, the largest are cut.
+    let at_level = |claim: Claim, level: u64| match claim {
+        Claim::Exactly(frames) => frames,
+        Claim::AtLeast(frames) if claimed <= total => frames.max(level),
+        Claim::AtLeast(frames) => frames.min(level.max(LEAST)),
     };
-    let elastic = |claim: Claim| matches!(claim, Claim::AtLeast(_));
-    let mut floors: Vec<u64> =
-        claims.iter().map(|&(_, claim)| claim).filter(|&claim| elastic(claim)).map(floor).collect();
-    floors.sort_unstable();
-    // Max-min fair: the level up to which the lowest floors are raised together.
-    let mut spare = total - claims.iter().map(|&(_, claim)| floor(claim)).sum::<u64>();
-    let mut level = floors.first().copied().unwrap_or(0);
-    for (below, next) in (1..).zip(floors.iter().skip(1).map(Some).chain([None])) {
-        let rise = next.map_or(spare / below, |next| (next - level).min(spare / below));
-        level += rise;
-        spare -= rise * below;
-        if next != Some(&level) {
-            break;
-        }
-    }
-    let target = |claim: Claim| if elastic(claim) { floor(claim).max(level) } else { floor(claim) };
-    Some(claims.iter().map(|&(tenant, claim)| (tenant, target(claim) as u32)).collect())
+    let fits = |level: u64| claims.iter().map(|&(_, claim)| at_level(claim, level)).sum::<u64>() <= total;
+    let bits = (0..u64::BITS - total.leading_zeros()).rev();
+    let level = bits.map(|bit| 1 << bit).fold(0, |level, more| if fits(level + more) { level + more } else { level });
+    claims.iter().map(|&(tenant, claim)| (tenant, at_level(claim, level) as u32)).collect()
 }
 
 #[cfg(test)]

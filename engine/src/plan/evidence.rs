@@ -14,8 +14,6 @@ pub struct Evidence {
     /// Changes with the tenants, the memory and the policy.
     pub(crate) generation: u64,
     pub(crate) now: Nanos,
-    /// Periodic reviews so far.
-    pub(crate) reviews: usize,
     pub(crate) settings: Settings,
     /// Frames of the cache.
     pub(crate) frames: u64,
@@ -34,7 +32,6 @@ impl Evidence {
         Evidence {
             generation: 0,
             now: 0,
-            reviews: 0,
             settings: config.policy(),
             frames: u64::from(Config::frames_of(config.budget_bytes)),
             prefetch_bytes: 0,
@@ -63,6 +60,14 @@ pub(crate) struct Facts {
     /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,
     pub(crate) wanted_ns: Nanos,
+}
+
+impl Facts {
+    /// Of a tenant that has done nothing.
+    pub(crate) fn new(tenant: TenantId) -> Facts {
+        let (spec, decided, loss_ns) = (TenantSpec::default(), None, None);
+        Facts { tenant, created: 0, spec, kept: 0, decided, loss_ns, burst_ns: 0, useful_ns: 0, wanted_ns: 0 }
+    }
 }
 
 /// What was seen of a tenant in its turn.
@@ -111,6 +116,8 @@ pub(crate) struct Target {
     pub(crate) tenant: TenantId,
     /// Frames of its partition.
     pub(crate) frames: u32,
+    /// Frames of them that cannot be reclaimed from it in any round.
+    pub(crate) hard: u64,
     /// `None` under a policy that does not insulate.
     pub(crate) promise: Option<Promise>,
 }
@@ -120,8 +127,6 @@ pub(crate) struct Target {
 pub(crate) struct Promise {
     /// Frames that are guaranteed to it while this decision stands.
     pub(crate) kept: u64,
-    /// Frames of them that cannot be reclaimed from it in any round.
-    pub(crate) hard: u64,
     /// The part of its slices that it must not lose, thousandths.
     pub(crate) keep_permille: u32,
     pub(crate) sizing: Sizing,

@@ -59,7 +59,6 @@ impl Feedback {
 mod tests {
     use super::*;
     use crate::ids::TenantId;
-    use crate::spec::TenantSpec;
 
     /// After twenty windows in each of which a tenant with half a disk does `useful` seconds of work and wants it for
     /// `wanting`.
@@ -67,15 +66,9 @@ mod tests {
         let mut feedback = Feedback::default();
         for window in 0..=20 {
             let facts = Facts {
-                tenant: TenantId(0),
-                created: 0,
-                spec: TenantSpec::default(),
-                kept: 0,
-                decided: None,
-                loss_ns: None,
-                burst_ns: 0,
                 useful_ns: window * useful * SECOND,
                 wanted_ns: window * wanting * SECOND,
+                ..Facts::new(TenantId(0))
             };
             feedback.look(window * WINDOW_NS, &facts, 0.5, 0.95);
         }

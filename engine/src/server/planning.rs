@@ -148,9 +148,7 @@ impl Server {
             (tenant, Claim::new(partition.spec.cache, kept))
         };
         let claims: Vec<_> = self.volumes.cache.tenants().map(claim).collect();
-        if let Some(targets) = allot::targets(u64::from(self.volumes.cache.pool().limit()), &claims) {
-            self.resize_partitions(&targets);
-        }
+        self.resize_partitions(&allot::targets(u64::from(self.volumes.cache.pool().limit()), &claims));
     }
 
     fn resize_partitions(&mut self, targets: &[(TenantId, u32)]) {
@@ -185,7 +183,6 @@ impl Server {
         let mut evidence = gathering.evidence;
         self.planning.reviews += usize::from(gathering.turns.is_some());
         evidence.now = self.volumes.now;
-        evidence.reviews = self.planning.reviews;
         evidence.settings = *self.volumes.route.disk.settings();
         evidence.frames = u64::from(self.volumes.cache.pool().limit());
         evidence.prefetch_bytes = self.volumes.prefetch_bytes;
@@ -230,12 +227,13 @@ impl Server {
     fn facts(&mut self, tenant: TenantId) -> Facts {
         let (now, disk) = (self.volumes.now, &mut self.volumes.route.disk);
         let (plan, wanted_ns) = (disk.plan(now, tenant), disk.wanted_ns(now, tenant));
-        let planned = &self.planning.tenants[tenant];
+        let (planned, partition) = (&self.planning.tenants[tenant], self.volumes.cache.partition(tenant));
         Facts {
             tenant,
             created: planned.created,
-            spec: self.volumes.cache.partition(tenant).spec,
-            kept: planned.kept,
+            spec: partition.spec,
+            // What was provisionally cut is not promised any more.
+            kept: planned.kept.min(u64::from(partition.target)),
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
@@ -303,7 +301,7 @@ impl Server {
         for target in all {
             let planned = &mut self.planning.tenants[target.tenant];
             planned.sizing = target.promise.map(|promise| promise.sizing);
-            planned.hard = target.promise.map_or(0, |promise| promise.hard);
+            planned.hard = target.hard;
             if let Some(promise) = target.promise {
                 planned.kept = promise.kept;
                 self.volumes.route.disk.set_keep(target.tenant, Some(promise.keep_permille));
