@@ -89,7 +89,7 @@ mod tests {
 
     fn divided(total: u64, claims: &[Claim]) -> Vec<u64> {
         let claims: Vec<_> = (0..).map(TenantId).zip(claims.iter().copied()).collect();
-        targets(total, &claims).unwrap().into_iter().map(|(_, frames)| u64::from(frames)).collect()
+        targets(total, &claims).into_iter().map(|(_, frames)| u64::from(frames)).collect()
     }
 
     #[test]
@@ -110,13 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn needs_beyond_the_memory_are_cut_and_nobody_is_below_the_least() {
-        let cut = divided(
-            LEAST * 3 + 300,
-            &[Claim::AtLeast(LEAST + 400), Claim::AtLeast(LEAST), Claim::AtLeast(LEAST + 200)],
+    fn of_needs_beyond_the_memory_the_largest_are_cut_and_nobody_is_below_the_least() {
+        let claims = [400, 0, 200].map(|more| Claim::AtLeast(LEAST + more));
+        assert_eq!(divided(LEAST * 3 + 500, &claims), [LEAST + 300, LEAST, LEAST + 200]);
+        assert_eq!(divided(LEAST * 3 + 300, &claims), [LEAST + 150, LEAST, LEAST + 150]);
+        assert_eq!(divided(LEAST * 3 + 50, &claims), [LEAST + 25, LEAST, LEAST + 25]);
+        assert_eq!(
+            divided(LEAST * 3 + 700, &[&claims[..2], &[Claim::Exactly(LEAST + 600)]].concat()),
+            [LEAST + 100, LEAST, LEAST + 600]
         );
-        assert_eq!(cut, [LEAST + 200, LEAST, LEAST + 100]);
-        assert_eq!(targets(2 * LEAST - 1, &[(TenantId(0), Claim::AtLeast(0)), (TenantId(1), Claim::AtLeast(0))]), None);
     }
 
     #[test]
