@@ -37,7 +37,7 @@ impl Claim {
     }
 
     /// The frames that it asks for.
-    fn frames(self) -> u64 {
+    pub(super) fn frames(self) -> u64 {
         let (Claim::Exactly(frames) | Claim::AtLeast(frames)) = self;
         frames
     }

@@ -43,7 +43,7 @@ impl Evidence {
 }
 
 /// A tenant.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Facts {
     pub(crate) tenant: TenantId,
     /// The generation that created it: another tenant of the same number has another one.
@@ -60,14 +60,6 @@ pub(crate) struct Facts {
     /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,
     pub(crate) wanted_ns: Nanos,
-}
-
-impl Facts {
-    /// Of a tenant that has done nothing.
-    pub(crate) fn new(tenant: TenantId) -> Facts {
-        let (spec, decided, loss_ns) = (TenantSpec::default(), None, None);
-        Facts { tenant, created: 0, spec, kept: 0, decided, loss_ns, burst_ns: 0, useful_ns: 0, wanted_ns: 0 }
-    }
 }
 
 /// What was seen of a tenant in its turn.

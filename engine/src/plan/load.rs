@@ -108,17 +108,19 @@ pub(super) struct Tempo {
 }
 
 impl Tempo {
-    pub(super) fn look(&mut self, seen: &Observed) {
+    /// Whether the curve has been restarted: it counts from 0.
+    pub(super) fn look(&mut self, seen: &Observed) -> bool {
         let [references, quiet, own_cache, there] =
             [seen.references, seen.quiet_ns, seen.own_cache_ns, seen.there_ns].map(|total| total as f64);
         let [fill, prefetch, write_back, sync] = seen.cost.time_ns();
         let now = [references, quiet, own_cache, there, fill, prefetch, write_back, sync];
         let before = std::mem::replace(&mut self.before, now);
-        // A curve that is made anew counts from 0.
-        if references >= before[0] {
+        let is_restarted = references < before[0];
+        if !is_restarted {
             let faded = |at: usize| (self.recent[at] * TEMPO_FADES + now[at] - before[at]).max(0.0);
             self.recent = std::array::from_fn(faded);
         }
+        is_restarted
     }
 
     /// The speed at which the disk works for the tenant relative to that alone, 0 to 1; `None` while it is unknown.
@@ -296,7 +298,7 @@ impl Load {
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
-    /// which is below 1; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
+    /// or the best; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
     /// may not be there.
     pub(super) fn least(&self, keeps: f64) -> u64 {
         let by = |end: usize| {

@@ -6,15 +6,14 @@ use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
 use super::load::{Gain, Keeps, Load, OTHER_FRAMES, Tempo, gain_of_reads};
-use super::split::{self, Fate, Question, Split, split};
-use super::trial::Trial;
+use super::split::{self, Question, Split, split};
 use super::{Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::config::Config;
 use crate::curve::{Cost, View, Written};
 use crate::disk::policy::{self, FOLLOWING_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{BLOCK, SECOND, Share};
+use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 /// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
 /// may use (`volume/prefetch.rs`).
@@ -37,7 +36,8 @@ const KEEP_MOST: f64 = 0.995;
 struct Known {
     created: u64,
     cost: Cost,
-    trial: Trial,
+    /// The time of the first request of its curve.
+    begun: Option<Nanos>,
     /// Known when its trial is over.
     load: Option<Load>,
     writes: bool,
@@ -54,11 +54,13 @@ impl Known {
     /// Learns from a look at the tenant.
     fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
-        self.tempo.look(&observed);
+        if self.tempo.look(&observed) {
+            // The curve has been restarted.
+            self.begun = None;
+        }
         (self.cost, self.used, self.seen) = (observed.cost, observed.used, view.reuse.seen);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
-        self.trial.look(evidence.now, observed.references, || view.clone());
-        if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
+        if observed.references > 0 && evidence.now >= *self.begun.get_or_insert(evidence.now) + evidence.trial_ns_max {
             self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
             self.load = Load::new(&view, &self.cost, gain, &self.tempo, whole).or(self.load.take());
@@ -105,7 +107,7 @@ fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64
 }
 
 /// The tenants, each with what is known of it.
-type Tenants<'a> = Vec<(Facts, Option<&'a Known>)>;
+type Tenants<'a> = Vec<(Facts, &'a Known)>;
 
 /// The planner of one disk: a deterministic machine, whose time is that of the evidence. It knows what tenants do; what
 /// they are promised comes with the evidence.
@@ -171,7 +173,7 @@ impl Planner {
     /// All tenants other than `replaced`.
     fn tenants(&self, replaced: Option<TenantId>) -> Tenants<'_> {
         let all = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != replaced);
-        all.map(|facts| (*facts, self.known.get(&facts.tenant))).collect()
+        all.map(|facts| (*facts, &self.known[&facts.tenant])).collect()
     }
 
     /// Divides the disk; `None` under a policy that does not insulate.
@@ -182,14 +184,14 @@ impl Planner {
         }
         let weights = policy::weights(&tenants.iter().map(|(facts, _)| facts.spec.share).collect::<Vec<_>>());
         let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
-        let input = |(at, (facts, known)): (usize, (Facts, Option<&'a Known>))| split::Tenant {
+        let input = |(at, (facts, known)): (usize, (Facts, &'a Known))| split::Tenant {
             claim: Claim::new(facts.spec.cache, facts.kept),
             weight: weights[at],
             loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
-            shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
+            shortfall: known.feedback.shortfall(),
             slice_least_ns: facts.burst_ns as f64,
-            load: known.and_then(|known| known.load.as_ref()),
-            transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
+            load: known.load.as_ref(),
+            transfer: known.transfer(prefetch_bytes),
         };
         let question = Question {
             keep: f64::from(settings.insulation_permille) / 1000.0,
@@ -212,17 +214,26 @@ impl Planner {
         allot::targets(self.latest.frames, &claims).into_iter().enumerate().map(target).collect()
     }
 
-    fn promise(&self, (facts, known): (Facts, Option<&Known>), split: &Split, at: usize, frames: u64) -> Promise {
+    fn promise(&self, (facts, known): (Facts, &Known), split: &Split, at: usize, frames: u64) -> Promise {
         let (fate, settings) = (&split.fates[at], &self.latest.settings);
         // Lent cache counts as long as it is lent. If no round is long enough, a longer round would cost all other
         // tenants more than this one gains.
-        let cache = known.and_then(|known| known.load.as_ref()).map_or(1.0, |load| load.keeps(frames).low);
+        let cache = known.load.as_ref().map_or(1.0, |load| load.keeps(frames).low);
         let keep = Some(split.aim / cache).filter(|&keep| keep <= fate.time_longest).unwrap_or(split.aim);
         // Longer slices make up for what is lost beside them.
-        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
-        let keeps = known.and_then(|known| known.keeps(frames));
-        let part = |of: fn(&Keeps) -> f64| keeps.map(|keeps| permille(of(&keeps) * fate.time));
-        let decision = self.decision(fate, known, part(|keeps| keeps.low), frames);
+        let keep_permille = ((keep + known.feedback.shortfall()).min(KEEP_MOST) * 1000.0 + 1e-6) as u32;
+        let keeps = known.keeps(frames);
+        let ends = keeps.map(|Keeps { low, point, high }| [low, point, high].map(|part| permille(part * fate.time)));
+        let decision = match (fate.decision, ends) {
+            (Some(Decision::Admitted), Some([low, ..])) if low < settings.insulation_permille => {
+                Decision::Trial(Doubt::Filling { used_bytes: bytes_of(known.used.min(frames)) })
+            }
+            (Some(decision), _) => decision,
+            (None, _) => Decision::Trial(match known.begun {
+                Some(begun) => Doubt::Unsettled { until: begun + self.latest.trial_ns_max },
+                None => Doubt::Unused,
+            }),
+        };
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
         let round_ns = if settings.needs_slices { split.round_ns } else { 0.0 };
         let sizing = Sizing {
@@ -234,31 +245,13 @@ impl Planner {
             lent_bytes: bytes_of(frames.saturating_sub(fate.kept)),
             time_permille: permille(fate.time),
             cache_permille: keeps.map(|keeps| permille(keeps.point)),
-            best_permille: part(|keeps| keeps.point),
-            low_permille: part(|keeps| keeps.low),
-            high_permille: part(|keeps| keeps.high),
+            best_permille: ends.map(|[_, point, _]| point),
+            low_permille: ends.map(|[low, ..]| low),
+            high_permille: ends.map(|[.., high]| high),
             round_ns: round_ns as u64,
             wait_ns: (round_ns * (1.0 - fate.weight)) as u64,
         };
-        let keep_permille = ((keep + shortfall).min(KEEP_MOST) * 1000.0 + 1e-6) as u32;
         Promise { kept: fate.kept, keep_permille, sizing }
-    }
-
-    /// The decision for a tenant that has a partition of `frames`, and R of `low_permille` with what is in it.
-    fn decision(&self, fate: &Fate, known: Option<&Known>, low_permille: Option<u32>, frames: u64) -> Decision {
-        let Evidence { settings, trial_ns_max, .. } = &self.latest;
-        match (fate.decision, known) {
-            (Some(Decision::Admitted), Some(known))
-                if low_permille < Some(settings.insulation_permille) && low_permille.is_some() =>
-            {
-                Decision::Trial(Doubt::Filling { used_bytes: bytes_of(known.used.min(frames)) })
-            }
-            (Some(decision), _) => decision,
-            (None, known) => Decision::Trial(match known.and_then(|known| known.trial.begun()) {
-                Some(begun) => Doubt::Unsettled { until: begun + trial_ns_max },
-                None => Doubt::Unused,
-            }),
-        }
     }
 
     /// The decision for a planned tenant, as of the latest evidence.
@@ -277,11 +270,12 @@ impl Planner {
             return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
         }
         // Its load is that of the model, and nothing has been decided for it.
-        let fresh = Facts::new(tenant.unwrap_or(TenantId(u32::MAX)));
-        let spec = TenantSpec { share, cache, ..model.map(|model| model.spec).unwrap_or_default() };
+        let (model, unknown) = (model.copied().unwrap_or_default(), Known::default());
+        let known = like.or(tenant).map_or(&unknown, |model| &self.known[&model]);
+        let spec = TenantSpec { share, cache, ..model.spec };
         let kept = if let CacheSpec::Decided(bytes) = cache { frames_of(bytes) } else { 0 };
-        let guest = Facts { tenant: fresh.tenant, spec, kept, decided: None, ..*model.unwrap_or(&fresh) };
-        tenants.push((guest, model.and_then(|model| self.known.get(&model.tenant))));
+        let tenant = tenant.unwrap_or(TenantId(u32::MAX));
+        tenants.push((Facts { tenant, spec, kept, decided: None, ..model }, known));
         let split = self.split(&tenants);
         let mut targets = self.targets(&tenants, split.as_ref());
         let sizing = targets.pop().expect("the planned tenant").promise.map(|promise| promise.sizing);

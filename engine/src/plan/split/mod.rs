@@ -21,9 +21,6 @@ const STEPS: i32 = 32;
 const ROUND_LEAST: f64 = 1.0 / 256.0;
 /// Reserves for the unforeseen, as fractions of the loss that R permits, best first.
 const RESERVES: [f64; 3] = [1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0];
-/// The least loss that is demanded of a cache, as a fraction of the loss that R permits. A smaller loss would reach
-/// into the long tail of a curve, where much cache gains little.
-const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
 
 /// The problem to solve.
 #[derive(Clone, Copy, Debug)]
@@ -98,47 +95,44 @@ impl Tenant<'_> {
         self.load.map_or(1.0, |load| load.keeps(frames).low)
     }
 
-    /// The fewest frames with which R_cache is `keep`, as far as it is demanded.
-    fn least(&self, keep: f64, aim: f64) -> u64 {
-        self.load.map_or(LEAST, |load| load.least(keep.min(1.0 - (1.0 - aim) * CACHE_LOSS_LEAST)))
+    /// The fewest frames with which R_cache is what a candidate asks for, or the best; of an unknown load, those that it
+    /// has.
+    fn least(&self, Candidate { aim, round_ns }: Candidate) -> u64 {
+        self.load.map_or(self.claim.frames(), |load| load.least(aim / self.time(round_ns)))
     }
 
     /// The fewest frames with which it meets a candidate, whatever it has requested.
-    fn need(&self, Candidate { aim, round_ns }: Candidate) -> Option<u64> {
-        let frames = match (self.claim, self.load) {
-            (Claim::AtLeast(kept), None) => kept,
-            _ => self.least(aim / self.time(round_ns), aim),
-        };
+    fn need(&self, candidate: Candidate) -> Option<u64> {
+        let (Candidate { round_ns, .. }, frames) = (candidate, self.least(candidate));
         let streams = (self.transfer.0 * self.weight * round_ns) as u64;
-        self.meets(frames, aim, round_ns).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
+        self.meets(frames, candidate).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
     }
 
     /// The frames with which it would be admitted.
     fn wants(&self, candidate: Candidate) -> Option<u64> {
         match self.claim {
-            Claim::Exactly(frames) => self.meets(frames, candidate.aim, candidate.round_ns).then_some(frames),
+            Claim::Exactly(frames) => self.meets(frames, candidate).then_some(frames),
             Claim::AtLeast(_) => self.need(candidate),
         }
     }
 
-    fn meets(&self, frames: u64, aim: f64, round_ns: f64) -> bool {
+    fn meets(&self, frames: u64, Candidate { aim, round_ns }: Candidate) -> bool {
         // The tolerance allows for rounding when both sides are equal.
         self.time(round_ns) * self.cache(frames) >= aim * (1.0 - 1e-9)
     }
 
     /// Why it cannot be admitted, although there are `free` frames for it in the longest round.
     fn fails_by(&self, longest: Candidate, free: u64) -> Bound {
-        let Candidate { aim, .. } = longest;
         let own = match (self.need(longest), self.claim) {
             (Some(needs), Claim::AtLeast(_)) => {
                 return Bound::Memory { needs_bytes: bytes_of(needs), free_bytes: bytes_of(free) };
             }
             (Some(needs), Claim::Exactly(own)) if needs > own => return Bound::Asked { needs_bytes: bytes_of(needs) },
             (_, Claim::Exactly(own)) => own,
-            (None, Claim::AtLeast(_)) => self.least(1.0, aim),
+            (None, Claim::AtLeast(_)) => self.least(longest),
         };
         let permille = |part: f64| (part * 1000.0).round() as u32;
-        match aim / self.cache(own) {
+        match longest.aim / self.cache(own) {
             time if time < 1.0 - self.shortfall => Bound::Round { needs_ns: self.round_for(time) as Nanos },
             time if time < 1.0 => Bound::Shortfall { lacks_permille: permille(self.shortfall) },
             _ => Bound::Age { most_permille: permille(self.cache(u64::MAX)) },
