@@ -8,8 +8,8 @@
 //! ```
 //!
 //! There is one evidence at a time: collected, or on its way until its targets are there. Until a planner has seen a
-//! change, the cache is divided provisionally: every tenant has what it requested or what it was promised, all cut in
-//! proportion if that is too much.
+//! change, the cache is divided provisionally: every tenant has what it requested or what it was promised, the largest
+//! promises cut if that is too much.
 
 use super::Server;
 use crate::cache::Partition;

@@ -95,8 +95,8 @@ impl Tenant<'_> {
         self.load.map_or(1.0, |load| load.keeps(frames).low)
     }
 
-    /// The fewest frames with which R_cache is what a candidate asks for, or the best; of an unknown load, those that it
-    /// has.
+    /// The fewest frames with which R_cache is what a candidate asks for, or the best; of an unknown load, those that
+    /// it has.
     fn least(&self, Candidate { aim, round_ns }: Candidate) -> u64 {
         self.load.map_or(self.claim.frames(), |load| load.least(aim / self.time(round_ns)))
     }
@@ -171,7 +171,7 @@ pub(super) struct Split {
 /// Divides a disk among at least one tenant.
 pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     let longest_ns = question.round_max_ns;
-    // Whoever is admitted, every tenant has slices for its backlog, and an R_time with which R is possible.
+    // Every tenant, admitted or not, has slices for its backlog, and an R_time with which R is possible.
     let rounds = tenants
         .iter()
         .map(|tenant| (tenant.slice_least_ns / tenant.weight).max(tenant.round_for(question.aim(RESERVES[0]))));
