@@ -32,7 +32,7 @@ impl Claim {
     pub(crate) fn new(cache: CacheSpec, kept: u64) -> Claim {
         match cache {
             CacheSpec::Asked(bytes) => Claim::Exactly(frames_of(bytes)),
-            CacheSpec::Trial | CacheSpec::Decided(_) => Claim::AtLeast(kept.max(LEAST)),
+            CacheSpec::Trial | CacheSpec::Decided(_) => Claim::AtLeast(kept),
         }
     }
 
@@ -70,12 +70,12 @@ pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Ref
 
 /// The frames of each tenant out of `total`, of which the smallest acceptable numbers of frames take no more.
 pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Vec<(TenantId, u32)> {
-    let claimed: u64 = claims.iter().map(|(_, claim)| claim.frames()).sum();
+    let claimed: u64 = claims.iter().map(|(_, claim)| claim.frames().max(claim.least())).sum();
     // Max-min fair: up to one level the smallest partitions are raised, or, of too many, the largest are cut.
     let at_level = |claim: Claim, level: u64| match claim {
         Claim::Exactly(frames) => frames,
-        Claim::AtLeast(frames) if claimed <= total => frames.max(level),
-        Claim::AtLeast(frames) => frames.min(level.max(LEAST)),
+        Claim::AtLeast(frames) if claimed <= total => frames.max(level).max(LEAST),
+        Claim::AtLeast(frames) => frames.min(level).max(LEAST),
     };
     let fits = |level: u64| claims.iter().map(|&(_, claim)| at_level(claim, level)).sum::<u64>() <= total;
     let bits = (0..u64::BITS - total.leading_zeros()).rev();
