@@ -31,6 +31,7 @@ mod recency;
 mod reuse;
 mod samples;
 mod standalone;
+mod turnover;
 mod view;
 
 use crate::eviction::Policy as EvictionPolicy;
@@ -62,6 +63,9 @@ const HALF_LIFE_MIN: u64 = 1 << 16;
 const HALF_LIFE_ROUNDS: u64 = 4;
 /// Steps of a half-life: how often weights are reduced and old samples are removed.
 const STEPS: u64 = 64;
+/// Looks at whether the working set moves: so many in a half-life, and before the first one in each time since the
+/// beginning. A look takes about 20 us.
+const LOOKS: u64 = 8;
 /// Factor of a weight per step: 0.5 to the power of 1/64.
 const STEP_FACTOR: f64 = 0.989_228_013_193_975_5;
 
@@ -189,6 +193,9 @@ pub struct Curve {
     references: u64,
     /// When the next step of fading is due, in references.
     step_at: u64,
+    /// Whether the working set moves, and when that is to be found out again, in references.
+    moves: bool,
+    look_at: u64,
     /// By `VolumeId`.
     flushes: Vec<u32>,
 }
@@ -208,6 +215,8 @@ impl Curve {
             writes: Tally::default(),
             references: 0,
             step_at: HALF_LIFE_MIN / STEPS,
+            moves: false,
+            look_at: 0,
             flushes: Vec::new(),
         };
         curve.note_admitted();
@@ -305,6 +314,7 @@ impl Curve {
             rate: self.samples.rate(),
             samples: self.samples.recorded(),
             times: self.samples.times(),
+            moves: self.moves,
         }
     }
 
@@ -398,6 +408,10 @@ impl Curve {
     fn step(&mut self) {
         let half_life = (HALF_LIFE_ROUNDS * self.samples.blocks()).max(HALF_LIFE_MIN);
         self.step_at = self.references + half_life / STEPS;
+        if self.references >= self.look_at {
+            self.look_at = self.references + (self.references / LOOKS).min(half_life / LOOKS);
+            self.moves = self.samples.moves(self.references, half_life);
+        }
         if !self.limits.fades {
             return;
         }

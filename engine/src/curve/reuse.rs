@@ -48,6 +48,8 @@ const SEEN_LEAST: f64 = 64.0;
 pub struct Reuse {
     /// Blocks that have been seen.
     pub seen: u64,
+    /// Whether the working set moves (`turnover.rs`).
+    pub moves: bool,
     /// The miss ratio and U at the sizes of the buckets, up to h. Empty if nothing is known.
     known: Vec<(f64, f64)>,
     /// h, blocks.
@@ -63,11 +65,18 @@ pub struct Reuse {
 impl Reuse {
     /// From the reads of a curve that has seen `samples` sampled blocks, each of which stands for 1 / `rate` blocks;
     /// of these, those that clients read once, twice and three times, and those that were prefetched first.
-    pub(super) fn new(reads: &Tally, samples: u32, (times, ahead): ([u32; TIMES], u32), rate: f64) -> Reuse {
+    /// `moves`: the working set moves.
+    pub(super) fn new(
+        reads: &Tally,
+        samples: u32,
+        (times, ahead): ([u32; TIMES], u32),
+        moves: bool,
+        rate: f64,
+    ) -> Reuse {
         let (Some(weights), Some(misses)) = (reads.weights(), reads.misses()) else { return Reuse::default() };
         let seen = f64::from(samples) / rate;
         if seen < SEEN_LEAST {
-            return Reuse { seen: seen as u64, ..Reuse::default() };
+            return Reuse { seen: seen as u64, moves, ..Reuse::default() };
         }
         let past = usize::from(bucket(seen as u64 / 2)).min(BUCKETS - 1) + 1;
         let all = reads.weight();
@@ -86,7 +95,7 @@ impl Reuse {
         let never = ((weights[BUCKETS] - censored) / all).max(0.0);
         let horizon = blocks(known.len().saturating_sub(1) as u8) as f64;
         let once = f64::from(times[0]) / rate * f64::from(samples) / f64::from(samples - ahead).max(1.0);
-        Reuse { seen: seen as u64, known, horizon, never, once, shapes: shapes(times) }
+        Reuse { seen: seen as u64, moves, known, horizon, never, once, shapes: shapes(times) }
     }
 
     /// The part of the reads that `blocks` blocks would absorb besides those on the curve, of which the miss ratio with

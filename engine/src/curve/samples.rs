@@ -23,6 +23,7 @@ use hashbrown::HashTable;
 
 use super::bucket::{Bucket, NEVER, bucket};
 use super::recency::Recency;
+use super::turnover::{self, Past, READS_MOST};
 use super::{ALL, Block, Limits, spread};
 use crate::units::{SECTORS_PER_BLOCK, SectorMask};
 
@@ -37,8 +38,10 @@ const FORGET_HALF_LIVES: u64 = 8;
 /// Resolution of the time of a sample's last reference, in references.
 const TICK: u64 = 1024;
 
-/// Blocks are counted by their number of reads up to this one.
+/// Blocks are counted by their number of reads up to this one: n1, n2 and n3 of `reuse.rs`.
 pub(super) const TIMES: usize = 3;
+/// A read that comes after fewer other samples belongs to the one before: a client reads a block in parts.
+const OTHERS_LEAST: u32 = 4;
 /// The number of reads of a block when it enters the table with a read, with a write, and because it is prefetched.
 const READ: u8 = 1;
 const WRITTEN: u8 = 0;
@@ -57,11 +60,14 @@ struct Sample {
     dirty_since_ms: u32,
     /// The number of flushes of its volume at that time.
     flushes: u32,
-    /// Time of its last reference, in [`TICK`]s.
+    /// Times of its first and of its last reference, in [`TICK`]s.
+    born: u32,
     seen: u32,
     /// Reads by clients that did not come soon after another reference, at most [`TIMES`] + 1; [`READ_AHEAD`] if it was
     /// prefetched first. Writes do not count: an update is a read and a write of a block.
     times: u8,
+    /// Reads by clients that came after at least [`OTHERS_LEAST`] other samples, at most [`READS_MOST`].
+    reads: u8,
     /// The smallest cache in which each of its sectors is valid.
     valid: [Bucket; SECTORS_PER_BLOCK as usize],
 }
@@ -318,12 +324,16 @@ impl Samples {
                 if times == READ && depth > self.recorded() / super::SOON {
                     self.count_read(id, counted);
                 }
+                if times == READ && depth >= OTHERS_LEAST {
+                    let sample = &mut self.samples[id as usize];
+                    sample.reads = (sample.reads + 1).min(READS_MOST);
+                }
                 if counted {
                     self.used.clear(used);
                 }
                 (id, counted.then_some(depth))
             }
-            None => (self.insert(block, hash, times), None),
+            None => (self.insert(block, hash, references, times), None),
         };
         let slot = self.next;
         self.next += 1;
@@ -336,7 +346,7 @@ impl Samples {
         (id, depth)
     }
 
-    fn insert(&mut self, block: Block, hash: u32, times: u8) -> u32 {
+    fn insert(&mut self, block: Block, hash: u32, references: u64, times: u8) -> u32 {
         let fresh = Sample {
             block,
             hash,
@@ -344,8 +354,10 @@ impl Samples {
             wrote: NONE,
             dirty_since_ms: 0,
             flushes: 0,
+            born: (references / TICK) as u32,
             seen: 0,
             times,
+            reads: u8::from(times == READ),
             valid: [NEVER; SECTORS_PER_BLOCK as usize],
         };
         let id = match self.free.pop() {
@@ -424,6 +436,15 @@ impl Samples {
             self.admitted = (2 * self.admitted).min(ALL >> self.limits.rate_max_shift);
             self.settles_at = references + half_life;
         }
+    }
+
+    /// Whether the working set moves, by what was read in the last `horizon` references.
+    pub(super) fn moves(&self, references: u64, horizon: u64) -> bool {
+        let since = |ticks: u32| references.saturating_sub(u64::from(ticks) * TICK);
+        let counted = self.samples.iter().filter(|sample| sample.used != NONE && self.is_counted(sample.hash));
+        let often = counted.filter(|sample| sample.times != READ_AHEAD);
+        let pasts = often.map(|sample| Past { reads: sample.reads, age: since(sample.born), idle: since(sample.seen) });
+        turnover::moves(pasts, references, horizon)
     }
 
     /// The sample whose last reference is the oldest.

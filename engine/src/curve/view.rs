@@ -81,6 +81,8 @@ pub(crate) struct Counts {
     pub(super) samples: u32,
     /// Sampled blocks that clients read once, twice, three times; and those that were prefetched first.
     pub(super) times: ([u32; TIMES], u32),
+    /// Whether the working set moves.
+    pub(super) moves: bool,
 }
 
 impl Counts {
@@ -101,7 +103,7 @@ impl Counts {
             },
             reads: weights.0,
             writes: weights.1,
-            reuse: Reuse::new(&self.reads, self.samples, self.times, self.rate),
+            reuse: Reuse::new(&self.reads, self.samples, self.times, self.moves, self.rate),
             rate: self.rate,
             samples: self.samples,
         }

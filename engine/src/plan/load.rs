@@ -168,7 +168,12 @@ fn misses(view: &View, blocks: u64) -> [f64; 3] {
 /// Miss ratios of reads standalone, with a cache of `whole` frames. While the speed is not known, it is full.
 fn misses_alone(view: &View, tempo: &Tempo, whole: u64) -> [f64; 3] {
     let seen = tempo.speed().map_or(f64::MAX, |speed| view.reuse.seen as f64 / speed);
-    std::array::from_fn(|end| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end])
+    let mut alone = std::array::from_fn(|end| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end]);
+    // Of a set that moves, new blocks may come with time: alone, as many in more requests.
+    if view.reuse.moves {
+        alone[0] *= tempo.speed().unwrap_or(1.0);
+    }
+    alone
 }
 
 /// The cost of reads standalone relative to that with `target` of `whole` frames at present, as estimated, and how wide
