@@ -219,7 +219,8 @@ impl Planner {
         // Lent cache counts as long as it is lent. If no round is long enough, a longer round would cost all other
         // tenants more than this one gains.
         let cache = known.load.as_ref().map_or(1.0, |load| load.keeps(frames).low);
-        let keep = Some(split.aim / cache).filter(|&keep| keep <= fate.time_longest).unwrap_or(split.aim);
+        let mut by_slices = split.aims.iter().map(|aim| aim / cache);
+        let keep = by_slices.find(|&keep| keep <= fate.time_longest).unwrap_or(split.aims[0]);
         // Longer slices make up for what is lost beside them.
         let keep_permille = ((keep + known.feedback.shortfall()).min(KEEP_MOST) * 1000.0 + 1e-6) as u32;
         let keeps = known.keeps(frames);

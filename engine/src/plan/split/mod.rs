@@ -19,8 +19,9 @@ use crate::units::Nanos;
 const STEPS: i32 = 32;
 /// The shortest round relative to the longest.
 const ROUND_LEAST: f64 = 1.0 / 256.0;
-/// Reserves for the unforeseen, as fractions of the loss that R permits, best first.
-const RESERVES: [f64; 3] = [1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0];
+/// Reserves for the unforeseen, as fractions of the loss that R permits, best first. Nobody is admitted without one, but
+/// whoever was admitted stays so.
+const RESERVES: [f64; 4] = [1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0, 0.0];
 
 /// The problem to solve.
 #[derive(Clone, Copy, Debug)]
@@ -163,8 +164,8 @@ pub(super) struct Fate {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Split {
     pub(super) round_ns: f64,
-    /// The target for R_time x R_cache.
-    pub(super) aim: f64,
+    /// The target for R_time x R_cache, and smaller ones.
+    pub(super) aims: Vec<f64>,
     pub(super) fates: Vec<Fate>,
 }
 
@@ -185,24 +186,37 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     let is_known = |at: &usize| tenants[*at].load.is_some() || tenants[*at].claim != Claim::AtLeast(0);
     let mut known: Vec<usize> = (0..tenants.len()).filter(is_known).collect();
     known.sort_by_key(order);
-    // Frames of the admitted tenants beyond the smallest acceptable number, by candidate.
+    // Frames of these tenants beyond the smallest acceptable number, by candidate.
     let mut taken = vec![Some(0); candidates.len()];
     let fits = |sum: &Option<u64>| sum.is_some_and(|sum| sum <= free);
-    let mut admitted = vec![false; tenants.len()];
+    let (mut admitted, mut held) = (vec![false; tenants.len()], vec![0; tenants.len()]);
     for at in known {
-        let more = |candidate| Some(tenants[at].wants(candidate)? - tenants[at].claim.least());
-        let all: Vec<_> = taken.iter().zip(&candidates).map(|(sum, &of)| Some((*sum)? + more(of)?)).collect();
-        admitted[at] = all.iter().any(fits);
-        taken = if admitted[at] { all } else { taken };
+        let (claim, is_new) = (tenants[at].claim, tenants[at].claim == Claim::AtLeast(0));
+        let with = |frames: &dyn Fn(Candidate) -> Option<u64>| -> Vec<_> {
+            let more = |candidate| Some(frames(candidate)?.saturating_sub(claim.least()));
+            taken.iter().zip(&candidates).map(|(sum, &of)| Some((*sum)? + more(of)?)).collect()
+        };
+        let all = with(&|candidate| tenants[at].wants(candidate));
+        let usual = candidates.partition_point(|candidate| !is_new || candidate.aim > question.keep);
+        admitted[at] = all[..usual].iter().any(fits);
+        if admitted[at] {
+            taken = all;
+        } else if tenants[at].need(longest).is_some() {
+            // More cache would be enough: it holds what it had until then.
+            let holding = with(&|_| Some(claim.frames()));
+            if holding.iter().any(fits) {
+                (taken, held[at]) = (holding, claim.frames());
+            }
+        }
     }
     let found = candidates[taken.iter().position(fits).expect("the needs of those admitted fit")];
     let left = free.saturating_sub(taken[candidates.len() - 1].unwrap_or(free));
-    let fates = tenants.iter().zip(admitted).map(|(tenant, is_admitted)| {
-        let own = if let Claim::Exactly(frames) = tenant.claim { frames } else { 0 };
+    let fates = tenants.iter().zip(admitted.into_iter().zip(held)).map(|(tenant, (is_admitted, held))| {
+        let own = if let Claim::Exactly(frames) = tenant.claim { frames } else { held };
         let kept = tenant.wants(found).filter(|_| is_admitted).unwrap_or(own);
         let decision = match tenant.load {
             _ if is_admitted => Some(Decision::Admitted),
-            Some(_) => Some(Decision::BestEffort(tenant.fails_by(longest, left + tenant.claim.least()))),
+            Some(_) => Some(Decision::BestEffort(tenant.fails_by(longest, left + own.max(tenant.claim.least())))),
             None => None,
         };
         // The need is rounded up to a size of the curve; a smaller requested size can still be enough.
@@ -211,14 +225,19 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
             decision,
             need: tenant.need(found).filter(|_| tenant.load.is_some()).map(|need| need.min(most)),
             kept,
-            hard: tenant.wants(longest).unwrap_or(kept).min(kept).max(tenant.claim.least()),
+            hard: tenant
+                .wants(longest)
+                .unwrap_or(u64::MAX)
+                .min(kept.max(tenant.claim.frames()))
+                .max(tenant.claim.least()),
             weight: tenant.weight,
             time: tenant.time(found.round_ns),
             planned: tenant.planned(found.round_ns),
             time_longest: tenant.time(longest_ns),
         }
     });
-    Split { round_ns: found.round_ns, aim: found.aim, fates: fates.collect() }
+    let aims = RESERVES.into_iter().map(|reserve| question.aim(reserve)).filter(|&aim| aim <= found.aim).collect();
+    Split { round_ns: found.round_ns, aims, fates: fates.collect() }
 }
 
 #[cfg(test)]

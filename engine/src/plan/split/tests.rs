@@ -113,8 +113,7 @@ fn no_cache_helps_where_the_longest_round_is_too_short() {
     let slow = Tenant { loss_ns: 150.0 * MS, ..tenant(WANTED, &stream) };
     let split = split(&question(10_000), &[slow, tenant(WANTED, &stream)]);
     let Some(Decision::BestEffort(Bound::Round { needs_ns })) = split.fates[0].decision else { panic!("{split:?}") };
-    // For the smallest reserve: 300 ms / (1 - 0.90625).
-    assert!((3_199_999_000..=3_200_000_000).contains(&needs_ns), "{needs_ns}");
+    assert!((2_999_999_000..=3_000_000_000).contains(&needs_ns), "{needs_ns}");
     assert_eq!(split.round_ns, 2000.0 * MS);
     assert!((split.fates[0].time - 0.85).abs() < 1e-9, "and that is the best R that it can have");
     assert_eq!(split.fates[1].decision, MET);
@@ -124,7 +123,7 @@ fn no_cache_helps_where_the_longest_round_is_too_short() {
 fn a_need_that_has_grown_beyond_what_there_is_takes_nothing_from_others() {
     let (slope, knee) = (slope(), knee());
     let fates = split(&question(20_000), &[tenant(kept(10_000), &slope), tenant(kept(5000), &knee)]).fates;
-    assert!(lacks_memory(&fates[0]) && fates[0].kept == 0, "{fates:?}");
+    assert!(lacks_memory(&fates[0]) && fates[0].kept == 10_000, "it holds what it had: {fates:?}");
     assert_eq!((fates[1].decision, fates[1].kept), (MET, LEAST + 4000));
     // The smallest shortage is met first, whatever the order of the tenants.
     let tenants = [tenant(kept(20_000), &slope), tenant(kept(LEAST + 3998), &knee)];
