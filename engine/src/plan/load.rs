@@ -296,12 +296,6 @@ impl Load {
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
-    /// The smallest size of the curve of at least `frames` frames, or `frames`.
-    pub(super) fn size_from(&self, frames: u64) -> u64 {
-        let past = self.points.partition_point(|point| point.0 < frames);
-        self.points.get(past).map_or(frames, |point| point.0)
-    }
-
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
     /// or the best; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
     /// may not be there.
@@ -450,13 +444,6 @@ pub(super) mod tests {
             [0.0, SORTED, 1.0, 0.0]
         );
         assert!((gain(0.5, 0.0, 0.0) - (0.63 - 0.354)).abs() < 1e-3, "{}", gain(0.5, 0.0, 0.0));
-    }
-
-    #[test]
-    fn between_two_sizes_of_the_curve_the_next_one_is_found() {
-        let load = new(&reads(&[(1000, 0.5), (3000, 0.1)]), &cost(), 4000).unwrap();
-        let sizes = [0, 999, 1000, 1001, 9000].map(|blocks| load.size_from(blocks + OTHER_FRAMES) - OTHER_FRAMES);
-        assert_eq!(sizes, [0, 1000, 1000, 3000, 9000]);
     }
 
     #[test]

@@ -25,9 +25,6 @@ const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 /// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
 /// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
-/// A partition that holds this part of the blocks used so far is taken to hold all of them: their number is an estimate
-/// from samples.
-const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
@@ -44,9 +41,8 @@ struct Known {
     tempo: Tempo,
     /// Recent number of concurrent streams.
     streams: u32,
-    /// Frames of its partition that are in use, and blocks that it has used.
+    /// Frames of its partition that are in use.
     used: u64,
-    seen: u64,
     feedback: Feedback,
 }
 
@@ -58,7 +54,7 @@ impl Known {
             // The curve has been restarted.
             self.begun = None;
         }
-        (self.cost, self.used, self.seen) = (observed.cost, observed.used, view.reuse.seen);
+        (self.cost, self.used) = (observed.cost, observed.used);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
         if observed.references > 0 && evidence.now >= *self.begun.get_or_insert(evidence.now) + evidence.trial_ns_max {
             self.writes = view.writes > 0.0;
@@ -70,15 +66,7 @@ impl Known {
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        let load = self.load.as_ref()?;
-        if self.seen == 0 {
-            // The curve has been restarted: it says nothing about what the partition has.
-            return Some(load.keeps(target));
-        }
-        let frames = self.used + OTHER_FRAMES;
-        // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
-        let has_all = self.used as f64 >= FILLED * self.seen as f64;
-        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
+        self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
