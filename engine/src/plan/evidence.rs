@@ -17,8 +17,6 @@ pub struct Evidence {
     pub(crate) settings: Settings,
     /// Frames of the cache.
     pub(crate) frames: u64,
-    /// Largest read-ahead window of a stream at present, bytes.
-    pub(crate) prefetch_bytes: u64,
     pub(crate) trial_ns_max: Nanos,
     /// All tenants, by number.
     pub(crate) tenants: Vec<Facts>,
@@ -34,7 +32,6 @@ impl Evidence {
             now: 0,
             settings: config.policy(),
             frames: u64::from(Config::frames_of(config.budget_bytes)),
-            prefetch_bytes: 0,
             trial_ns_max: config.trial_ns_max,
             tenants: Vec::new(),
             looks: Vec::new(),
@@ -66,8 +63,6 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     pub(crate) tenant: TenantId,
-    /// Concurrent streams.
-    pub(crate) streams: u32,
     /// `None` if it did nothing since the last look.
     pub(crate) observed: Option<Box<Observed>>,
 }

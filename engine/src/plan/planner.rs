@@ -10,17 +10,10 @@ use super::split::{self, Question, Split, split};
 use super::{Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::config::Config;
 use crate::curve::{Cost, View, Written};
-use crate::disk::policy::{self, FOLLOWING_BYTES};
+use crate::disk::policy;
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{BLOCK, Nanos, SECOND, Share};
-
-/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
-/// may use (`volume/prefetch.rs`).
-const WINDOWS: u64 = 8;
-/// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much
-/// arriving, and half the partition dirty.
-const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
 /// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
 /// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
@@ -37,10 +30,7 @@ struct Known {
     begun: Option<Nanos>,
     /// Known when its trial is over.
     load: Option<Load>,
-    writes: bool,
     tempo: Tempo,
-    /// Recent number of concurrent streams.
-    streams: u32,
     /// Frames of its partition that are in use.
     used: u64,
     feedback: Feedback,
@@ -57,7 +47,6 @@ impl Known {
         (self.cost, self.used) = (observed.cost, observed.used);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
         if observed.references > 0 && evidence.now >= *self.begun.get_or_insert(evidence.now) + evidence.trial_ns_max {
-            self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
             self.load = Load::new(&view, &self.cost, gain, &self.tempo, whole).or(self.load.take());
         }
@@ -67,18 +56,6 @@ impl Known {
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
         self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
-    }
-
-    /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
-    /// runs.
-    fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
-        let dirty = WRITER_FRAMES / 2;
-        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows.
-        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
-        let writes = if self.writes { WRITER_FRAMES } else { 0 };
-        let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
-        let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
-        (frames_ns, reads + writes)
     }
 }
 
@@ -140,10 +117,9 @@ impl Planner {
         targets
     }
 
-    /// Examines the curve and the streams of a tenant.
+    /// Examines the curve of a tenant.
     fn look(&mut self, look: Look) -> Option<Gained> {
         let known = self.known.get_mut(&look.tenant)?;
-        known.streams = look.streams.max(known.streams.saturating_sub(1));
         let observed = *look.observed?;
         let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
@@ -166,7 +142,7 @@ impl Planner {
 
     /// Divides the disk; `None` under a policy that does not insulate.
     fn split<'a>(&self, tenants: &Tenants<'a>) -> Option<Split> {
-        let Evidence { settings, frames, prefetch_bytes, .. } = self.latest;
+        let Evidence { settings, frames, .. } = self.latest;
         if !settings.insulates() || tenants.is_empty() {
             return None;
         }
@@ -179,7 +155,6 @@ impl Planner {
             shortfall: known.feedback.shortfall(),
             slice_least_ns: facts.burst_ns as f64,
             load: known.load.as_ref(),
-            transfer: known.transfer(prefetch_bytes),
         };
         let question = Question {
             keep: f64::from(settings.insulation_permille) / 1000.0,

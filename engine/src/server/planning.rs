@@ -185,7 +185,6 @@ impl Server {
         evidence.now = self.volumes.now;
         evidence.settings = *self.volumes.route.disk.settings();
         evidence.frames = u64::from(self.volumes.cache.pool().limit());
-        evidence.prefetch_bytes = self.volumes.prefetch_bytes;
         (self.planning.sent, self.planning.in_flight) = (evidence.generation, true);
         self.actions.push_back(Action::Evidence(evidence));
         true
@@ -248,7 +247,7 @@ impl Server {
         let Volumes { curves, measured, cache, route, now, .. } = volumes;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let planned = &mut planning.tenants[tenant];
-        let mut look = Look { tenant, streams: partition.streams, observed: None };
+        let mut look = Look { tenant, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));

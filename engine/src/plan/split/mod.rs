@@ -10,7 +10,7 @@
 //! before: the less a need has grown beyond what was promised, the earlier. So a need that grows takes nothing that is
 //! promised to others.
 
-use super::allot::{Claim, LEAST, bytes_of};
+use super::allot::{Claim, bytes_of};
 use super::load::Load;
 use super::{Bound, Decision};
 use crate::units::Nanos;
@@ -70,9 +70,6 @@ pub(super) struct Tenant<'a> {
     pub(super) slice_least_ns: f64,
     /// `None` while unknown.
     pub(super) load: Option<&'a Load>,
-    /// Frames that it transfers per nanosecond of disk time, and frames that suffice for its streams and writes in any
-    /// slice.
-    pub(super) transfer: (f64, u64),
 }
 
 impl Tenant<'_> {
@@ -104,9 +101,8 @@ impl Tenant<'_> {
 
     /// The fewest frames with which it meets a candidate, whatever it has requested.
     fn need(&self, candidate: Candidate) -> Option<u64> {
-        let (Candidate { round_ns, .. }, frames) = (candidate, self.least(candidate));
-        let streams = (self.transfer.0 * self.weight * round_ns) as u64;
-        self.meets(frames, candidate).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
+        let frames = self.least(candidate);
+        self.meets(frames, candidate).then_some(frames)
     }
 
     /// The frames with which it would be admitted.

@@ -23,15 +23,7 @@ fn stream() -> Load {
 }
 
 fn tenant(claim: Claim, load: &Load) -> Tenant<'_> {
-    Tenant {
-        claim,
-        weight: 0.5,
-        loss_ns: 10.0 * MS,
-        shortfall: 0.0,
-        slice_least_ns: 0.0,
-        load: Some(load),
-        transfer: (0.0, 0),
-    }
+    Tenant { claim, weight: 0.5, loss_ns: 10.0 * MS, shortfall: 0.0, slice_least_ns: 0.0, load: Some(load) }
 }
 
 const MET: Option<Decision> = Some(Decision::Admitted);
@@ -187,7 +179,6 @@ fn promises_hold_for_all_kinds_of_tenants() {
                     shortfall: 0.0,
                     slice_least_ns: below(100) as f64 * MS,
                     load: (below(4) > 0).then_some(load),
-                    transfer: (0.001, below(1000)),
                 }
             })
             .collect();
