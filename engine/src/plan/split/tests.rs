@@ -1,6 +1,6 @@
 use super::super::load::tests::{cost, new, reads};
 use super::*;
-use crate::plan::allot::frames_of;
+use crate::plan::allot::{LEAST, frames_of};
 
 const MS: f64 = 1e6;
 
