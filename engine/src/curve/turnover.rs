@@ -8,10 +8,10 @@
 //! ```
 //!
 //! If the load is stationary, the reads of a block are spread evenly over the time since its first one. So a block with
-//! n reads after its first one, `age` references ago, has none in the last `half` with probability (1 - half / age) ^ n:
-//! at most 1/8 for n = 3, whatever the popularities of blocks are. If many more are abandoned than these probabilities
-//! add up to, the set moves. Then new blocks may come with time instead of with requests: standalone, where the tenant
-//! makes more requests in the same time, a smaller part of them would be for new blocks.
+//! n reads after its first one, `age` references ago, has none in the last `half` with probability (1 - half / age) ^
+//! n: at most 1/8 for n = 3, whatever the popularities of blocks are. If many more are abandoned than these
+//! probabilities add up to, the set moves. Then new blocks may come with time instead of with requests: standalone,
+//! where the tenant makes more requests in the same time, a smaller part of them would be for new blocks.
 //!
 //! Blocks that were not read within the horizon do not count: a set that changed once is no moving set.
 //!

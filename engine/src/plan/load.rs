@@ -74,20 +74,8 @@ impl Gain {
     }
 }
 
-/// R_cache with a partition: the estimate, and the interval in which it is.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Keeps {
-    pub(super) low: f64,
-    pub(super) point: f64,
-    pub(super) high: f64,
-}
-
-impl Keeps {
-    fn of(ends: [f64; 3]) -> Keeps {
-        let [low, point, high] = ends;
-        Keeps { low, point, high }
-    }
-}
+/// The low end, the estimate and the high end of R_cache.
+pub(super) type Ends = [f64; 3];
 
 /// Factor of earlier figures per look, about a second: half after 34 s, many requests of a client that pauses.
 const TEMPO_FADES: f64 = 0.98;
@@ -191,8 +179,8 @@ pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64)
 /// R_cache by partition size.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Frames of the partition; R_cache with it: low end, estimate, high end. All increase.
-    points: Vec<(u64, [f64; 3])>,
+    /// Frames of the partition, and R_cache with it. All increase.
+    points: Vec<(u64, Ends)>,
 }
 
 /// The model of a tenant's mean times of a block.
@@ -288,12 +276,12 @@ impl Load {
     }
 
     /// R_cache with `frames` frames that are in use: interpolated linearly.
-    pub(super) fn keeps(&self, frames: u64) -> Keeps {
+    pub(super) fn keeps(&self, frames: u64) -> Ends {
         let past = self.points.partition_point(|point| point.0 < frames);
-        let Some(&(after, to)) = self.points.get(past) else { return Keeps::of(self.points[past - 1].1) };
-        let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(to) };
+        let Some(&(after, to)) = self.points.get(past) else { return self.points[past - 1].1 };
+        let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return to };
         let part = (frames - before) as f64 / (after - before) as f64;
-        Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
+        std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part)
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
@@ -353,17 +341,17 @@ pub(super) mod tests {
     fn throughput_follows_what_goes_to_the_disk() {
         let load = new(&reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]), &cost(), 5000).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(load.keeps(OTHER_FRAMES).point, 0.4);
-        near(load.keeps(OTHER_FRAMES + 1000).point, 0.5);
-        near(load.keeps(OTHER_FRAMES + 1500).point, 0.75);
-        near(load.keeps(1 << 30).point, 1.0);
+        near(load.keeps(OTHER_FRAMES)[1], 0.4);
+        near(load.keeps(OTHER_FRAMES + 1000)[1], 0.5);
+        near(load.keeps(OTHER_FRAMES + 1500)[1], 0.75);
+        near(load.keeps(1 << 30)[1], 1.0);
         assert_eq!([0.3, 0.45, 0.9].map(|keeps| load.least(keeps)), [0, 1000, 2000].map(|c| c + OTHER_FRAMES));
     }
 
     #[test]
     fn a_stream_needs_no_cache_and_an_unused_tenant_has_no_load() {
         let load = new(&reads(&[(1000, 1.0), (4000, 1.0)]), &cost(), 5000).unwrap();
-        assert_eq!((load.keeps(OTHER_FRAMES).point, load.least(0.999)), (1.0, OTHER_FRAMES));
+        assert_eq!((load.keeps(OTHER_FRAMES)[1], load.least(0.999)), (1.0, OTHER_FRAMES));
         assert!(new(&View { reads: 0.0, ..reads(&[]) }, &cost(), 5000).is_none());
     }
 
@@ -375,7 +363,7 @@ pub(super) mod tests {
         let points = [1000, 4000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let load = new(&view, &cost, 4000 + OTHER_FRAMES).unwrap();
-        assert_eq!((load.keeps(1000 + OTHER_FRAMES).point, load.least(0.6)), (0.5, 4000 + OTHER_FRAMES));
+        assert_eq!((load.keeps(1000 + OTHER_FRAMES)[1], load.least(0.6)), (0.5, 4000 + OTHER_FRAMES));
     }
 
     #[test]
@@ -393,8 +381,8 @@ pub(super) mod tests {
         let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(load.keeps(1000 + OTHER_FRAMES).point, 0.25);
-        near(load.keeps(16_000 + OTHER_FRAMES).point, 0.5);
+        near(load.keeps(1000 + OTHER_FRAMES)[1], 0.25);
+        near(load.keeps(16_000 + OTHER_FRAMES)[1], 0.5);
     }
 
     /// A uniformly used set of 8,000 blocks after 3,000 reads.
@@ -419,11 +407,11 @@ pub(super) mod tests {
         // A cache of half of the set against one of an eighth.
         let (eighth, seen) = keeps(&Tempo::default());
         let truth = (1.0 - 0.5) / (1.0 - 0.125);
-        assert!((eighth.low..eighth.high).contains(&truth) && (eighth.point - truth).abs() < 0.1, "{eighth:?} {truth}");
-        assert!(seen.point < 0.9, "standalone it would have seen more than it has: {seen:?}");
+        assert!((eighth[0]..eighth[2]).contains(&truth) && (eighth[1] - truth).abs() < 0.1, "{eighth:?} {truth}");
+        assert!(seen[1] < 0.9, "standalone it would have seen more than it has: {seen:?}");
         // If it runs as fast as alone, it would not, and a cache of what it has seen is as good.
         let (_, seen) = keeps(&Tempo { recent: [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], ..Tempo::default() });
-        assert!(seen.point > 0.95, "{seen:?}");
+        assert!(seen[1] > 0.95, "{seen:?}");
     }
 
     #[test]
@@ -432,7 +420,7 @@ pub(super) mod tests {
         let tempo = Tempo { recent: [1.0, 100e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], ..Tempo::default() };
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost(), gain, &tempo, 5000).unwrap();
-        let keeps = load.keeps(1000 + OTHER_FRAMES).point;
+        let keeps = load.keeps(1000 + OTHER_FRAMES)[1];
         assert!((keeps - (100.0 + 2.0) / (100.0 + 4.0)).abs() < 0.001, "{keeps}");
     }
 
@@ -456,8 +444,8 @@ pub(super) mod tests {
             let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0, open: 0.0 };
             Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
         };
-        assert_eq!(keeps(1.0), Keeps { low: 1.0, point: 1.0, high: 1.0 });
-        let Keeps { low, point, high } = keeps(0.64);
+        assert_eq!(keeps(1.0), [1.0; 3]);
+        let [low, point, high] = keeps(0.64);
         assert!((point - 0.64).abs() < 1e-3 && (low - 0.512).abs() < 1e-3 && high == point, "{low} {point}");
     }
 }

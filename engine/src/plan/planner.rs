@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
-use super::load::{Gain, Keeps, Load, OTHER_FRAMES, Tempo, gain_of_reads};
+use super::load::{Ends, Gain, Load, OTHER_FRAMES, Tempo, gain_of_reads};
 use super::split::{self, Question, Split, split};
 use super::{Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::config::Config;
@@ -54,7 +54,7 @@ impl Known {
     }
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
-    fn keeps(&self, target: u64) -> Option<Keeps> {
+    fn keeps(&self, target: u64) -> Option<Ends> {
         self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
     }
 }
@@ -181,13 +181,13 @@ impl Planner {
         let (fate, settings) = (&split.fates[at], &self.latest.settings);
         // Lent cache counts as long as it is lent. If no round is long enough, a longer round would cost all other
         // tenants more than this one gains.
-        let cache = known.load.as_ref().map_or(1.0, |load| load.keeps(frames).low);
+        let cache = known.load.as_ref().map_or(1.0, |load| load.keeps(frames)[0]);
         let mut by_slices = split.aims.iter().map(|aim| aim / cache);
         let keep = by_slices.find(|&keep| keep <= fate.time_longest).unwrap_or(split.aims[0]);
         // Longer slices make up for what is lost beside them.
         let keep_permille = ((keep + known.feedback.shortfall()).min(KEEP_MOST) * 1000.0 + 1e-6) as u32;
         let keeps = known.keeps(frames);
-        let ends = keeps.map(|Keeps { low, point, high }| [low, point, high].map(|part| permille(part * fate.time)));
+        let ends = keeps.map(|keeps| keeps.map(|part| permille(part * fate.time)));
         let decision = match (fate.decision, ends) {
             (Some(Decision::Admitted), Some([low, ..])) if low < settings.insulation_permille => {
                 Decision::Trial(Doubt::Filling { used_bytes: bytes_of(known.used.min(frames)) })
@@ -208,7 +208,7 @@ impl Planner {
             kept_bytes: bytes_of(fate.kept),
             lent_bytes: bytes_of(frames.saturating_sub(fate.kept)),
             time_permille: permille(fate.time),
-            cache_permille: keeps.map(|keeps| permille(keeps.point)),
+            cache_permille: keeps.map(|[_, point, _]| permille(point)),
             best_permille: ends.map(|[_, point, _]| point),
             low_permille: ends.map(|[low, ..]| low),
             high_permille: ends.map(|[.., high]| high),

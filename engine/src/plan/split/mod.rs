@@ -19,8 +19,8 @@ use crate::units::Nanos;
 const STEPS: i32 = 32;
 /// The shortest round relative to the longest.
 const ROUND_LEAST: f64 = 1.0 / 256.0;
-/// Reserves for the unforeseen, as fractions of the loss that R permits, best first. Nobody is admitted without one, but
-/// whoever was admitted stays so.
+/// Reserves for the unforeseen, as fractions of the loss that R permits, best first. Nobody is admitted without one,
+/// but a tenant that was admitted stays so.
 const RESERVES: [f64; 4] = [1.0 / 4.0, 1.0 / 8.0, 1.0 / 16.0, 0.0];
 
 /// The problem to solve.
@@ -90,7 +90,7 @@ impl Tenant<'_> {
 
     /// R_cache with `frames`. An unknown load is taken to keep all with any cache.
     fn cache(&self, frames: u64) -> f64 {
-        self.load.map_or(1.0, |load| load.keeps(frames).low)
+        self.load.map_or(1.0, |load| load.keeps(frames)[0])
     }
 
     /// The fewest frames with which R_cache is what a candidate asks for, or the best; of an unknown load, those that
@@ -208,11 +208,12 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     let found = candidates[taken.iter().position(fits).expect("the needs of those admitted fit")];
     let left = free.saturating_sub(taken[candidates.len() - 1].unwrap_or(free));
     let fates = tenants.iter().zip(admitted.into_iter().zip(held)).map(|(tenant, (is_admitted, held))| {
-        let own = if let Claim::Exactly(frames) = tenant.claim { frames } else { held };
+        let (least, own) =
+            (tenant.claim.least(), if let Claim::Exactly(frames) = tenant.claim { frames } else { held });
         let kept = tenant.wants(found).filter(|_| is_admitted).unwrap_or(own);
         let decision = match tenant.load {
             _ if is_admitted => Some(Decision::Admitted),
-            Some(_) => Some(Decision::BestEffort(tenant.fails_by(longest, left + own.max(tenant.claim.least())))),
+            Some(_) => Some(Decision::BestEffort(tenant.fails_by(longest, left + own.max(least)))),
             None => None,
         };
         // The need is rounded up to a size of the curve; a smaller requested size can still be enough.
@@ -221,11 +222,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
             decision,
             need: tenant.need(found).filter(|_| tenant.load.is_some()).map(|need| need.min(most)),
             kept,
-            hard: tenant
-                .wants(longest)
-                .unwrap_or(u64::MAX)
-                .min(kept.max(tenant.claim.frames()))
-                .max(tenant.claim.least()),
+            hard: tenant.wants(longest).unwrap_or(u64::MAX).clamp(least, kept.max(tenant.claim.frames()).max(least)),
             weight: tenant.weight,
             time: tenant.time(found.round_ns),
             planned: tenant.planned(found.round_ns),

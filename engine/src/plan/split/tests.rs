@@ -44,7 +44,7 @@ fn question(memory: u64) -> Question {
 
 /// Its R with the frames that are guaranteed to it.
 fn keeps(tenant: &Tenant<'_>, fate: &Fate) -> f64 {
-    fate.time * tenant.load.map_or(1.0, |load| load.keeps(fate.kept).low)
+    fate.time * tenant.load.map_or(1.0, |load| load.keeps(fate.kept)[0])
 }
 
 #[test]
