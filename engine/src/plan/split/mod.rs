@@ -8,7 +8,7 @@
 //!
 //! Tenants are admitted one after the other, each if a round still exists with it. First come those that were admitted
 //! before: the less a need has grown beyond what was promised, the earlier. So a need that grows takes nothing that is
-//! promised to others.
+//! promised to others. Its tenant holds what it was promised while more cache would be enough.
 
 use super::allot::{Claim, bytes_of};
 use super::load::Load;
