@@ -20,8 +20,8 @@ pub struct Evidence {
     pub(crate) trial_ns_max: Nanos,
     /// All tenants, by number.
     pub(crate) tenants: Vec<Facts>,
-    /// Those of them that were examined in this review.
-    pub(crate) looks: Vec<Look>,
+    /// Those of them that were examined in this review and did something.
+    pub(crate) looks: Vec<Box<Observed>>,
 }
 
 impl Evidence {
@@ -59,17 +59,10 @@ pub(crate) struct Facts {
     pub(crate) wanted_ns: Nanos,
 }
 
-/// What was seen of a tenant in its turn.
-#[derive(Clone, Debug)]
-pub(crate) struct Look {
-    pub(crate) tenant: TenantId,
-    /// `None` if it did nothing since the last look.
-    pub(crate) observed: Option<Box<Observed>>,
-}
-
-/// What a tenant did.
+/// What a tenant did, seen in its turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
+    pub(crate) tenant: TenantId,
     /// Frames of its partition, and those of them that are in use: a partition fills as its tenant misses.
     pub(crate) target: u64,
     pub(crate) used: u64,

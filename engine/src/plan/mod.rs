@@ -28,7 +28,7 @@ use crate::spec::CacheSpec;
 use crate::units::{Nanos, Share};
 
 pub use evidence::{Evidence, Targets};
-pub(crate) use evidence::{Facts, Look, Observed};
+pub(crate) use evidence::{Facts, Observed};
 pub use planner::Planner;
 
 /// The decision for a tenant, with its numbers. Bytes of memory include bookkeeping, as in [`CacheSpec`].

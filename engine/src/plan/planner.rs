@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::allot::{self, Claim, bytes_of, frames_of};
-use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
+use super::evidence::{Evidence, Facts, Gained, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
 use super::load::{Ends, Gain, Load, OTHER_FRAMES, Tempo, gain_of_reads};
 use super::split::{self, Question, Split, split};
@@ -104,7 +104,7 @@ impl Planner {
             self.known.entry(tenant).or_insert_with(|| Known { created, ..Known::default() });
         }
         let looks = std::mem::take(&mut self.latest.looks);
-        let gains = looks.into_iter().filter_map(|look| self.look(look)).collect();
+        let gains = looks.into_iter().filter_map(|observed| self.look(*observed)).collect();
         let tenants = self.tenants(None);
         let split = self.split(&tenants);
         let targets =
@@ -118,15 +118,14 @@ impl Planner {
     }
 
     /// Examines the curve of a tenant.
-    fn look(&mut self, look: Look) -> Option<Gained> {
-        let known = self.known.get_mut(&look.tenant)?;
-        let observed = *look.observed?;
-        let target = observed.target;
+    fn look(&mut self, observed: Observed) -> Option<Gained> {
+        let (tenant, target) = (observed.tenant, observed.target);
+        let known = self.known.get_mut(&tenant)?;
         let (gain, view) = known.learn(observed, &self.latest);
         let (reads, width) = gain_of_reads(&view, &known.tempo, target, self.latest.frames);
         let is_certain = known.tempo.width(width, gain.width()) <= CERTAIN_WITHIN;
         Some(Gained {
-            tenant: look.tenant,
+            tenant,
             reads,
             is_certain,
             writes: gain.alone,

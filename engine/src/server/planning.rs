@@ -16,7 +16,7 @@ use crate::cache::Partition;
 use crate::event::Action;
 use crate::ids::TenantId;
 use crate::plan::allot::{self, Claim, frames_of};
-use crate::plan::{Evidence, Facts, Look, Observed, Sizing, Targets};
+use crate::plan::{Evidence, Facts, Observed, Sizing, Targets};
 use crate::slab::Table;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{Nanos, SECOND};
@@ -215,7 +215,7 @@ impl Server {
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
             let is_in_turn = turns.is_some_and(|turns| *before % turns == self.planning.reviews % turns);
             if is_in_turn && !evidence.looks.iter().any(|look| look.tenant == tenant) {
-                evidence.looks.push(self.look(tenant));
+                evidence.looks.extend(self.look(tenant));
             }
             evidence.tenants.push(self.facts(tenant));
             (*next, *before) = (tenant.0 + 1, *before + 1);
@@ -241,13 +241,12 @@ impl Server {
         }
     }
 
-    /// Looks at what a tenant has done since the last look.
-    fn look(&mut self, tenant: TenantId) -> Look {
+    /// Looks at what a tenant has done since the last look; `None` for nothing.
+    fn look(&mut self, tenant: TenantId) -> Option<Box<Observed>> {
         let Server { planning, volumes, .. } = self;
         let Volumes { curves, measured, cache, route, now, .. } = volumes;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let planned = &mut planning.tenants[tenant];
-        let mut look = Look { tenant, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));
@@ -256,13 +255,14 @@ impl Server {
         measured.dirty.set_room(target, whole, outpaces.map(|outpaces| outpaces && !is_idle));
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         if is_idle {
-            return look;
+            return None;
         }
         planned.references = references;
         let counts = curve.counts(partition.spec.eviction);
         let (cost, written) = (measured.cost.clone(), measured.dirty.written());
         measured.dirty.fade(DIRT_FADES);
-        look.observed = Some(Box::new(Observed {
+        Some(Box::new(Observed {
+            tenant,
             target,
             used: u64::from(partition.used),
             quiet_ns: measured.standalone.quiet_ns(),
@@ -272,8 +272,7 @@ impl Server {
             counts,
             cost,
             written,
-        }));
-        look
+        }))
     }
 
     /// The planner's answer is there.
