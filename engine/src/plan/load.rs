@@ -32,6 +32,8 @@ use crate::curve::{Cost, DISK_USES, Point, View};
 /// Power of the gain by more dirty data that the low end assumes: blocks and runs standalone were within 5 % in half of
 /// the figures of four traces, else off by 29 % at most (`docs/notes/sizing.md`).
 const GAIN_POWER: f64 = 1.5;
+/// The largest partition relative to that which the estimate asks for.
+const CAUTION: u64 = 2;
 /// The least error of the positioning for writes that no flush demands. With 0.06, two of 40 admitted tenants did not
 /// keep R, both of whom wrote 40 to 50 % at random; with 0.15 one of 35 did not (`docs/notes/sizing.md`).
 const WRITE_ERROR: f64 = 0.15;
@@ -283,10 +285,14 @@ impl Load {
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
-    /// or the best.
+    /// or the best; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
+    /// may not be there.
     pub(super) fn least(&self, keeps: f64) -> u64 {
-        let at = self.points.partition_point(|point| point.1[0] < keeps);
-        self.points[at.min(self.points.len() - 1)].0
+        let by = |end: usize| {
+            let at = self.points.partition_point(|point| point.1[end] < keeps);
+            self.points[at.min(self.points.len() - 1)].0
+        };
+        by(0).min(CAUTION * by(1))
     }
 }
 
