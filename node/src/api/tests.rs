@@ -109,6 +109,25 @@ fn calls_for_volumes() -> Vec<Call<'static>> {
         ("PUT", "/v1/tenants/team", Some(json!({"share": "2"})), 422),
         ("PUT", "/v1/tenants/team", Some(json!({"cache": "1EiB"})), 409),
         ("PUT", "/v1/tenants/absent", Some(json!({"share": "1/8"})), 404),
+        ("GET", "/v1/policies", None, 200),
+        ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4", "max_iops": "500"})), 200),
+        ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4"})), 409),
+        ("POST", "/v1/policies", Some(json!({"name": "x"})), 400),
+        ("POST", "/v1/policies", Some(json!({"name": "none", "share": "1/4"})), 400),
+        ("POST", "/v1/policies", Some(json!({"name": "x", "cache": "1MiB"})), 422),
+        ("PUT", "/v1/tenants/team", Some(json!({"policy": "absent"})), 404),
+        ("PUT", "/v1/tenants/team", Some(json!({"policy": "gold"})), 200),
+        ("PUT", "/v1/tenants/team", Some(json!({"share": "1/8"})), 409),
+        ("GET", "/v1/policies/gold", None, 200),
+        ("PUT", "/v1/policies/gold", Some(json!({"share": "1/3"})), 200),
+        ("PUT", "/v1/policies/gold", Some(json!({})), 400),
+        ("PUT", "/v1/policies/gold", Some(json!({"min_bandwidth": "1GiB/s"})), 400),
+        ("PUT", "/v1/policies/absent", Some(json!({"share": "1/3"})), 404),
+        ("DELETE", "/v1/policies/gold", None, 409),
+        ("PATCH", "/v1/volumes/db", Some(json!({"policy": "none"})), 200),
+        ("DELETE", "/v1/policies/gold", None, 200),
+        ("GET", "/v1/policies/absent", None, 404),
+        ("PATCH", "/v1/volumes/db", Some(json!({"max_iops": "none"})), 200),
         ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "write_cache": "none", "eviction": "sieve"})), 200),
         ("PATCH", "/v1/volumes/db", Some(json!({"eviction": "random"})), 422),
         ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe"})), 400),
@@ -188,7 +207,7 @@ async fn answers_are_what_the_document_says() {
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
         let described =
-            ["db", "team", "default", "second", "absent", "%2e%2e", "x"].iter().fold(plain, |path, name| {
+            ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold"].iter().fold(plain, |path, name| {
                 match path.find(&format!("/{name}")) {
                     Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
                     _ => path,

@@ -26,6 +26,8 @@ pub enum Kind {
     Volume,
     /// A tenant.
     Tenant,
+    /// A named policy of tenants.
+    Policy,
 }
 
 impl std::fmt::Display for Kind {
@@ -34,6 +36,7 @@ impl std::fmt::Display for Kind {
             Kind::Disk => "disk",
             Kind::Volume => "volume",
             Kind::Tenant => "tenant",
+            Kind::Policy => "policy",
         })
     }
 }
@@ -100,6 +103,34 @@ pub enum Error {
         asked: Share,
         /// The remaining share, parts per billion.
         left_ppb: u64,
+    },
+    /// A value of a tenant is determined by its policy.
+    #[error("tenant '{tenant}' has the policy '{policy}', which determines its share, guarantee and ceilings")]
+    SetByPolicy {
+        /// The tenant.
+        tenant: Name,
+        /// Its policy.
+        policy: Name,
+    },
+    /// A change of a policy does not fit for one of its users.
+    #[error("policy '{policy}' is not changed, since it does not fit for tenant '{tenant}' on disk '{disk}': {why}")]
+    PolicyDoesNotFit {
+        /// The policy.
+        policy: Name,
+        /// The first user that it does not fit for.
+        tenant: Name,
+        /// The disk.
+        disk: Name,
+        /// The reason.
+        why: Box<Error>,
+    },
+    /// A policy that has users is not deleted.
+    #[error("policy '{policy}' is in use by {}", listed(users))]
+    PolicyInUse {
+        /// The policy.
+        policy: Name,
+        /// Disks and tenants.
+        users: Vec<(Name, Name)>,
     },
     /// No workload could have this minimum bandwidth in its share.
     #[error(
@@ -225,6 +256,9 @@ pub enum Error {
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
     Registry(io::Error),
+    /// The file of policies cannot be written.
+    #[error("cannot write the policies: {0}")]
+    Policies(io::Error),
     /// Changes are refused while the server shuts down.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -253,7 +287,12 @@ impl Error {
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
             Error::Unanswered(..) => 504,
-            Error::Registry(_) | Error::Task(_) | Error::NoSpec | Error::NoPlan | Error::Metrics(_) => 500,
+            Error::Registry(_)
+            | Error::Policies(_)
+            | Error::Task(_)
+            | Error::NoSpec
+            | Error::NoPlan
+            | Error::Metrics(_) => 500,
             Error::Exists(..)
             | Error::DiskOffline(..)
             | Error::VolumeOffline(..)
@@ -262,6 +301,9 @@ impl Error {
             | Error::Probing(_)
             | Error::NotProbing(_)
             | Error::InUse(..)
+            | Error::SetByPolicy { .. }
+            | Error::PolicyDoesNotFit { .. }
+            | Error::PolicyInUse { .. }
             | Error::ShareTooLarge { .. }
             | Error::GuaranteeTooLarge { .. }
             | Error::Identity(_)
@@ -283,6 +325,13 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Error::Unknown(Kind::Policy, _) => "`aerogel policy list` shows all policies".into(),
+            Error::SetByPolicy { tenant, policy } => format!(
+                "`aerogel policy set {policy}` changes it for all its users, `aerogel tenant set {tenant} --policy \
+                 none` detaches the tenant, which keeps its values"
+            ),
+            Error::PolicyDoesNotFit { why, .. } => return why.hint(),
+            Error::PolicyInUse { .. } => "detach them with `aerogel tenant set TENANT --policy none`".into(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
@@ -343,6 +392,7 @@ impl Error {
             | Error::NothingToProbe(_)
             | Error::UseUnknown(_)
             | Error::Registry(_)
+            | Error::Policies(_)
             | Error::ShuttingDown
             | Error::Task(_)
             | Error::NoSpec
@@ -350,6 +400,12 @@ impl Error {
             | Error::Metrics(_) => return None,
         })
     }
+}
+
+/// Tenants with their disks, for a message.
+fn listed(users: &[(Name, Name)]) -> String {
+    let user = |(disk, tenant): &(Name, Name)| format!("tenant '{tenant}' on disk '{disk}'");
+    users.iter().map(user).collect::<Vec<_>>().join(", ")
 }
 
 fn raw_status(error: &RawError) -> u16 {
