@@ -109,6 +109,25 @@ fn calls_for_volumes() -> Vec<Call<'static>> {
         ("PUT", "/v1/tenants/team", Some(json!({"share": "2"})), 422),
         ("PUT", "/v1/tenants/team", Some(json!({"cache": "1EiB"})), 409),
         ("PUT", "/v1/tenants/absent", Some(json!({"share": "1/8"})), 404),
+        ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "write_cache": "none", "eviction": "sieve"})), 200),
+        ("PATCH", "/v1/volumes/db", Some(json!({"eviction": "random"})), 422),
+        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe"})), 400),
+        ("PATCH", "/v1/volumes/db", Some(json!({})), 400),
+        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe", "accept_data_loss": true})), 200),
+        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "2MiB"})), 200),
+        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "1MiB"})), 400),
+        ("POST", "/v1/volumes/db/grow", Some(json!({})), 400),
+        ("POST", "/v1/volumes/db/clear", None, 200),
+        ("GET", "/v1/volumes/db/curve", None, 200),
+        ("GET", "/v1/volumes/db/curve?policy=lru", None, 200),
+        ("GET", "/v1/volumes/db/curve?policy=random", None, 400),
+        ("GET", "/v1/volumes/absent/curve", None, 404),
+    ]
+}
+
+/// Then requests for named policies, which leave none.
+fn calls_for_policies() -> Vec<Call<'static>> {
+    vec![
         ("GET", "/v1/policies", None, 200),
         ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4", "max_iops": "500"})), 200),
         ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4"})), 409),
@@ -127,20 +146,7 @@ fn calls_for_volumes() -> Vec<Call<'static>> {
         ("PATCH", "/v1/volumes/db", Some(json!({"policy": "none"})), 200),
         ("DELETE", "/v1/policies/gold", None, 200),
         ("GET", "/v1/policies/absent", None, 404),
-        ("PATCH", "/v1/volumes/db", Some(json!({"max_iops": "none"})), 200),
-        ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "write_cache": "none", "eviction": "sieve"})), 200),
-        ("PATCH", "/v1/volumes/db", Some(json!({"eviction": "random"})), 422),
-        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe"})), 400),
-        ("PATCH", "/v1/volumes/db", Some(json!({})), 400),
-        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe", "accept_data_loss": true})), 200),
-        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "2MiB"})), 200),
-        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "1MiB"})), 400),
-        ("POST", "/v1/volumes/db/grow", Some(json!({})), 400),
-        ("POST", "/v1/volumes/db/clear", None, 200),
-        ("GET", "/v1/volumes/db/curve", None, 200),
-        ("GET", "/v1/volumes/db/curve?policy=lru", None, 200),
-        ("GET", "/v1/volumes/db/curve?policy=random", None, 400),
-        ("GET", "/v1/volumes/absent/curve", None, 404),
+        ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "max_iops": "none"})), 200),
     ]
 }
 
@@ -202,7 +208,8 @@ async fn answers_are_what_the_document_says() {
     let router = server(dir.path()).await;
     let document = document();
     let second = dir.path().join("second").to_string_lossy().into_owned();
-    for (method, path, body, expected) in calls_for_volumes().into_iter().chain(calls_for_disks(&second)) {
+    let all = [calls_for_volumes(), calls_for_policies(), calls_for_disks(&second)].concat();
+    for (method, path, body, expected) in all {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();

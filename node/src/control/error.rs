@@ -325,13 +325,11 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::Unknown(Kind::Policy, _) => "`aerogel policy list` shows all policies".into(),
-            Error::SetByPolicy { tenant, policy } => format!(
-                "`aerogel policy set {policy}` changes it for all its users, `aerogel tenant set {tenant} --policy \
-                 none` detaches the tenant, which keeps its values"
-            ),
-            Error::PolicyDoesNotFit { why, .. } => return why.hint(),
-            Error::PolicyInUse { .. } => "detach them with `aerogel tenant set TENANT --policy none`".into(),
+            Error::Unknown(Kind::Policy, _)
+            | Error::SetByPolicy { .. }
+            | Error::PolicyDoesNotFit { .. }
+            | Error::PolicyInUse { .. }
+            | Error::Policies(_) => return policy_hint(self),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
@@ -392,13 +390,26 @@ impl Error {
             | Error::NothingToProbe(_)
             | Error::UseUnknown(_)
             | Error::Registry(_)
-            | Error::Policies(_)
             | Error::ShuttingDown
             | Error::Task(_)
             | Error::NoSpec
             | Error::NoPlan
             | Error::Metrics(_) => return None,
         })
+    }
+}
+
+/// The remedy of an error with a named policy.
+fn policy_hint(error: &Error) -> Option<String> {
+    match error {
+        Error::Unknown(..) => Some("`aerogel policy list` shows all policies".into()),
+        Error::SetByPolicy { tenant, policy } => Some(format!(
+            "`aerogel policy set {policy}` changes it for all its users, `aerogel tenant set {tenant} --policy none` \
+             detaches the tenant, which keeps its values"
+        )),
+        Error::PolicyDoesNotFit { why, .. } => why.hint(),
+        Error::PolicyInUse { .. } => Some("detach them with `aerogel tenant set TENANT --policy none`".into()),
+        _ => None,
     }
 }
 

@@ -206,7 +206,7 @@ impl Control {
                 }
                 Err(_) => {
                     spec.policy = None;
-                    warn!(%disk, %tenant, policy = %name, "there is no such policy here: it keeps its values as its own");
+                    warn!(%disk, %tenant, policy = %name, "no such policy here: its values are its own now");
                 }
             }
             changed.insert(tenant.clone(), spec.clone());

@@ -333,7 +333,8 @@ impl SetTenant {
         promises && self.policy.is_none() && !self.changes_ceilings()
     }
 
-    /// Applies the changes, except that of the policy. A tenant whose cache is set or unset by the operator is measured again.
+    /// Applies the changes, except that of the policy. A tenant whose cache is set or unset by the operator is measured
+    /// again.
     pub fn apply(&self, spec: &mut TenantSpec) {
         if let Some(share) = self.share.clone() {
             spec.share = share.value();
