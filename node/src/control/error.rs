@@ -3,6 +3,7 @@
 
 mod invalid;
 mod offline;
+mod policy;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use tokio::task::JoinError;
 
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
+pub use self::policy::PolicyError;
 use crate::quantity::{Name, Rate, Size, percent};
 use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
@@ -38,6 +40,17 @@ impl std::fmt::Display for Kind {
             Kind::Tenant => "tenant",
             Kind::Policy => "policy",
         })
+    }
+}
+
+impl Kind {
+    fn plural(self) -> &'static str {
+        match self {
+            Kind::Disk => "disks",
+            Kind::Volume => "volumes",
+            Kind::Tenant => "tenants",
+            Kind::Policy => "policies",
+        }
     }
 }
 
@@ -104,34 +117,9 @@ pub enum Error {
         /// The remaining share, parts per billion.
         left_ppb: u64,
     },
-    /// A value of a tenant is determined by its policy.
-    #[error("tenant '{tenant}' has the policy '{policy}', which determines its share, guarantee and ceilings")]
-    SetByPolicy {
-        /// The tenant.
-        tenant: Name,
-        /// Its policy.
-        policy: Name,
-    },
-    /// A change of a policy does not fit for one of its users.
-    #[error("policy '{policy}' is not changed, since it does not fit for tenant '{tenant}' on disk '{disk}': {why}")]
-    PolicyDoesNotFit {
-        /// The policy.
-        policy: Name,
-        /// The first user that it does not fit for.
-        tenant: Name,
-        /// The disk.
-        disk: Name,
-        /// The reason.
-        why: Box<Error>,
-    },
-    /// A policy that has users is not deleted.
-    #[error("policy '{policy}' is in use by {}", listed(users))]
-    PolicyInUse {
-        /// The policy.
-        policy: Name,
-        /// Disks and tenants.
-        users: Vec<(Name, Name)>,
-    },
+    /// A named policy refuses it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// No workload could have this minimum bandwidth in its share.
     #[error(
         "a minimum bandwidth of {asked} can never hold in {share} of the time of disk '{disk}', whose sequential rate \
@@ -256,9 +244,6 @@ pub enum Error {
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
     Registry(io::Error),
-    /// The file of policies cannot be written.
-    #[error("cannot write the policies: {0}")]
-    Policies(io::Error),
     /// Changes are refused while the server shuts down.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -283,16 +268,12 @@ impl Error {
             Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } => 404,
             Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(error) => raw_status(error),
+            Error::Policy(error) => error.status(),
             Error::Store(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
             Error::Unanswered(..) => 504,
-            Error::Registry(_)
-            | Error::Policies(_)
-            | Error::Task(_)
-            | Error::NoSpec
-            | Error::NoPlan
-            | Error::Metrics(_) => 500,
+            Error::Registry(_) | Error::Task(_) | Error::NoSpec | Error::NoPlan | Error::Metrics(_) => 500,
             Error::Exists(..)
             | Error::DiskOffline(..)
             | Error::VolumeOffline(..)
@@ -301,9 +282,6 @@ impl Error {
             | Error::Probing(_)
             | Error::NotProbing(_)
             | Error::InUse(..)
-            | Error::SetByPolicy { .. }
-            | Error::PolicyDoesNotFit { .. }
-            | Error::PolicyInUse { .. }
             | Error::ShareTooLarge { .. }
             | Error::GuaranteeTooLarge { .. }
             | Error::Identity(_)
@@ -325,12 +303,8 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::Unknown(Kind::Policy, _)
-            | Error::SetByPolicy { .. }
-            | Error::PolicyDoesNotFit { .. }
-            | Error::PolicyInUse { .. }
-            | Error::Policies(_) => return policy_hint(self),
-            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
+            Error::Policy(error) => return error.hint(),
+            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::WhichDiskOfTenant(name, _) => {
@@ -397,26 +371,6 @@ impl Error {
             | Error::Metrics(_) => return None,
         })
     }
-}
-
-/// The remedy of an error with a named policy.
-fn policy_hint(error: &Error) -> Option<String> {
-    match error {
-        Error::Unknown(..) => Some("`aerogel policy list` shows all policies".into()),
-        Error::SetByPolicy { tenant, policy } => Some(format!(
-            "`aerogel policy set {policy}` changes it for all its users, `aerogel tenant set {tenant} --policy none` \
-             detaches the tenant, which keeps its values"
-        )),
-        Error::PolicyDoesNotFit { why, .. } => why.hint(),
-        Error::PolicyInUse { .. } => Some("detach them with `aerogel tenant set TENANT --policy none`".into()),
-        _ => None,
-    }
-}
-
-/// Tenants with their disks, for a message.
-fn listed(users: &[(Name, Name)]) -> String {
-    let user = |(disk, tenant): &(Name, Name)| format!("tenant '{tenant}' on disk '{disk}'");
-    users.iter().map(user).collect::<Vec<_>>().join(", ")
 }
 
 fn raw_status(error: &RawError) -> u16 {

@@ -44,7 +44,7 @@ use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{DiskReason, Error, Invalid, Kind, VolumeReason};
+pub use error::{DiskReason, Error, Invalid, Kind, PolicyError, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;

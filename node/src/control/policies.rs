@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::tenants::{TenantChange, warn_unless_stored};
 use super::turn::Turn;
 use super::view::{CreatePolicy, CreateVolume, PolicyUser, SetPolicy, SetTenant, TenantPolicyView};
-use super::{Control, Done, Error, Invalid, Kind, State, blocking, guarantees};
+use super::{Control, Done, Error, Invalid, Kind, PolicyError, State, blocking, guarantees};
 use crate::quantity::Name;
 use crate::store::{Policies, Policy, Store, TenantSpec};
 
@@ -92,7 +92,7 @@ impl Control {
     ) -> Result<(), Error> {
         let users = self.state().users_of(name);
         for (disk, tenant) in users {
-            let does_not_fit = |why| Error::PolicyDoesNotFit {
+            let does_not_fit = |why| PolicyError::DoesNotFit {
                 policy: name.clone(),
                 tenant: tenant.clone(),
                 disk: disk.clone(),
@@ -127,7 +127,7 @@ impl Control {
         self.policy(name)?;
         let users = self.state().users_of(name);
         if !users.is_empty() {
-            return Err(Error::PolicyInUse { policy: name.clone(), users });
+            return Err(PolicyError::InUse { policy: name.clone(), users }.into());
         }
         self.write_policy(name, None).await?;
         info!(policy = %name, "deleted");
@@ -158,7 +158,7 @@ impl Control {
             None => next.policies.remove(name),
         };
         let (data, written) = (self.config.data.clone(), next.clone());
-        blocking(move || written.write(&data)).await?.map_err(Error::Policies)?;
+        blocking(move || written.write(&data)).await?.map_err(PolicyError::Write)?;
         *self.policies() = next;
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Control {
         request.apply(spec);
         match &spec.policy {
             Some(name) if self.policy(name)? != Policy::of(spec) => {
-                Err(Error::SetByPolicy { tenant: tenant.clone(), policy: name.clone() })
+                Err(PolicyError::Determined { tenant: tenant.clone(), policy: name.clone() }.into())
             }
             _ => Ok(()),
         }
@@ -345,7 +345,7 @@ mod tests {
         let control = with_users(dir.path()).await;
         let tenant = name("a");
         let set = |body| control.set_tenant(&tenant, request(body));
-        assert!(matches!(set(json!({"share": "1/8"})).await, Err(Error::SetByPolicy { .. })));
+        assert!(matches!(set(json!({"share": "1/8"})).await, Err(Error::Policy(PolicyError::Determined { .. }))));
         assert!(matches!(set(json!({"policy": "absent"})).await, Err(Error::Unknown(Kind::Policy, _))));
         set(json!({"cache": "8MiB"})).await.unwrap();
         let refused = control.delete_policy(&name("gold")).await.unwrap_err().to_string();
