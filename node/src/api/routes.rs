@@ -17,8 +17,9 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView, PlanView,
-    ProbeView, Problem, SetDisk, SetTenant, SetVolume, StartProbe, Status, TenantDetail, ViolationsView, VolumeView,
+    AddDisk, AddFault, CreatePolicy, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView,
+    PlanView, ProbeView, Problem, SetDisk, SetPolicy, SetTenant, SetVolume, StartProbe, Status, TenantDetail,
+    TenantPolicyView, ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError};
@@ -46,6 +47,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(list_tenants))
         .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(show_violations))
+        .routes(routes!(list_policies, create_policy))
+        .routes(routes!(show_policy, set_policy, delete_policy))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
@@ -311,6 +314,45 @@ async fn show_violations(
 async fn set_tenant(State(control): Server, Named(tenant): Named, Body(request): Body<SetTenant>) -> Answer<Done> {
     let name = name(&tenant)?;
     to_the_end(async move { control.set_tenant(&name, request).await }).await
+}
+
+/// All named policies, with their users.
+#[utoipa::path(get, path = "/v1/policies",
+    responses((status = 200, body = Vec<TenantPolicyView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn list_policies(State(control): Server) -> Json<Vec<TenantPolicyView>> {
+    Json(control.list_policies())
+}
+
+/// Create a named policy.
+#[utoipa::path(post, path = "/v1/policies", request_body = CreatePolicy,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn create_policy(State(control): Server, Body(request): Body<CreatePolicy>) -> Answer<Done> {
+    to_the_end(async move { control.create_policy(request).await }).await
+}
+
+/// One named policy.
+#[utoipa::path(get, path = "/v1/policies/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = TenantPolicyView),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_policy(State(control): Server, Named(policy): Named) -> Answer<TenantPolicyView> {
+    Ok(Json(control.show_policy(&name(&policy)?)?))
+}
+
+/// Change a named policy for all its users, or for none.
+#[utoipa::path(put, path = "/v1/policies/{name}", params(("name" = String, Path)), request_body = SetPolicy,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_policy(State(control): Server, Named(policy): Named, Body(request): Body<SetPolicy>) -> Answer<Done> {
+    let name = name(&policy)?;
+    to_the_end(async move { control.set_policy(&name, request).await }).await
+}
+
+/// Delete a named policy that has no users.
+#[utoipa::path(delete, path = "/v1/policies/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn delete_policy(State(control): Server, Named(policy): Named) -> Answer<Done> {
+    let name = name(&policy)?;
+    to_the_end(async move { control.delete_policy(&name).await }).await
 }
 
 /// All disks.

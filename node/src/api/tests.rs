@@ -125,6 +125,31 @@ fn calls_for_volumes() -> Vec<Call<'static>> {
     ]
 }
 
+/// Then requests for named policies, which leave none.
+fn calls_for_policies() -> Vec<Call<'static>> {
+    vec![
+        ("GET", "/v1/policies", None, 200),
+        ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4", "max_iops": "500"})), 200),
+        ("POST", "/v1/policies", Some(json!({"name": "gold", "share": "1/4"})), 409),
+        ("POST", "/v1/policies", Some(json!({"name": "x"})), 400),
+        ("POST", "/v1/policies", Some(json!({"name": "none", "share": "1/4"})), 400),
+        ("POST", "/v1/policies", Some(json!({"name": "x", "cache": "1MiB"})), 422),
+        ("PUT", "/v1/tenants/team", Some(json!({"policy": "absent"})), 404),
+        ("PUT", "/v1/tenants/team", Some(json!({"policy": "gold"})), 200),
+        ("PUT", "/v1/tenants/team", Some(json!({"share": "1/8"})), 409),
+        ("GET", "/v1/policies/gold", None, 200),
+        ("PUT", "/v1/policies/gold", Some(json!({"share": "1/3"})), 200),
+        ("PUT", "/v1/policies/gold", Some(json!({})), 400),
+        ("PUT", "/v1/policies/gold", Some(json!({"min_bandwidth": "1GiB/s"})), 400),
+        ("PUT", "/v1/policies/absent", Some(json!({"share": "1/3"})), 404),
+        ("DELETE", "/v1/policies/gold", None, 409),
+        ("PATCH", "/v1/volumes/db", Some(json!({"policy": "none"})), 200),
+        ("DELETE", "/v1/policies/gold", None, 200),
+        ("GET", "/v1/policies/absent", None, 404),
+        ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "max_iops": "none"})), 200),
+    ]
+}
+
 /// Then requests for disks and plans: adds the disk `second`, and removes it and `db` in the end.
 fn calls_for_disks(second: &str) -> Vec<Call<'static>> {
     vec![
@@ -183,12 +208,13 @@ async fn answers_are_what_the_document_says() {
     let router = server(dir.path()).await;
     let document = document();
     let second = dir.path().join("second").to_string_lossy().into_owned();
-    for (method, path, body, expected) in calls_for_volumes().into_iter().chain(calls_for_disks(&second)) {
+    let all = [calls_for_volumes(), calls_for_policies(), calls_for_disks(&second)].concat();
+    for (method, path, body, expected) in all {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
         let described =
-            ["db", "team", "default", "second", "absent", "%2e%2e", "x"].iter().fold(plain, |path, name| {
+            ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold"].iter().fold(plain, |path, name| {
                 match path.find(&format!("/{name}")) {
                     Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
                     _ => path,

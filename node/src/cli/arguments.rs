@@ -29,6 +29,7 @@ pub enum Command {
     Serve(Box<Serve>),
     Volume(VolumeArgs),
     Tenant(TenantArgs),
+    Policy(PolicyArgs),
     Disk(DiskArgs),
     Status(StatusArgs),
     Top(TopArgs),
@@ -91,6 +92,9 @@ pub enum VolumeVerb {
     Set {
         /// Its name
         name: Name,
+        /// The named policy of its tenant, or 'none'
+        #[arg(long, value_name = "NAME", group = "what")]
+        policy: Option<Setting<Name>>,
         /// The share of its tenant, or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
@@ -98,7 +102,7 @@ pub enum VolumeVerb {
         #[arg(long, value_name = "RATE", group = "what")]
         min_bandwidth: Option<Setting<Rate>>,
         /// Even if the shares of the disk sum to more than 1
-        #[arg(long, requires = "share")]
+        #[arg(long)]
         overcommit: bool,
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE", group = "what")]
@@ -115,7 +119,7 @@ pub enum VolumeVerb {
         #[arg(long)]
         i_accept_data_loss: bool,
         #[command(flatten)]
-        access: SetAccess,
+        access: Box<SetAccess>,
     },
     /// Draw the miss-ratio curve of its tenant: miss ratio against cache size
     Curve {
@@ -174,6 +178,9 @@ pub struct CreateArgs {
     /// The disk; may be omitted if there is only one, or one called 'default'
     #[arg(long)]
     pub disk: Option<Name>,
+    /// The named policy of its tenant: it determines the share, the guarantee and the ceilings
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<Name>,
     /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
     #[arg(long)]
     pub share: Option<ShareText>,
@@ -181,7 +188,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "RATE")]
     pub min_bandwidth: Option<Rate>,
     /// Even if the shares of the disk sum to more than 1
-    #[arg(long, requires = "share")]
+    #[arg(long)]
     pub overcommit: bool,
     /// The tenant whose allotment the volume uses [default: a tenant of its own]
     #[arg(long)]
@@ -315,6 +322,9 @@ pub enum TenantVerb {
         /// The disk; may be omitted if the tenant has volumes on one disk only
         #[arg(long)]
         disk: Option<Name>,
+        /// Its named policy, which determines its share, guarantee and ceilings; or 'none': it keeps its present values
+        #[arg(long, value_name = "NAME", group = "what")]
+        policy: Option<Setting<Name>>,
         /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
@@ -322,7 +332,7 @@ pub enum TenantVerb {
         #[arg(long, value_name = "RATE", group = "what")]
         min_bandwidth: Option<Setting<Rate>>,
         /// Even if the shares of the disk sum to more than 1
-        #[arg(long, requires = "share")]
+        #[arg(long)]
         overcommit: bool,
         /// Its cache, such as 64MiB, or 'none': the cache that it needs for R, found in a trial
         #[arg(long, value_name = "SIZE", group = "what")]
@@ -332,6 +342,69 @@ pub enum TenantVerb {
         eviction: Option<Eviction>,
         #[command(flatten)]
         ceilings: SetCeilings,
+    },
+}
+
+/// Create, list, show, change and delete named policies: a share, a guarantee and ceilings that several tenants have
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    pub verb: PolicyVerb,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyVerb {
+    /// Create a policy; 'tenant set --policy' applies it to a tenant
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Create {
+        /// Letters, digits, '.', '_' and '-', at most 63
+        name: Name,
+        /// The part of a disk's time promised to each user: 1/4, 0.25 or 25%
+        #[arg(long, group = "what")]
+        share: Option<ShareText>,
+        /// The bandwidth guaranteed to each user, such as 30MiB/s, as long as that fits into its share
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Rate>,
+        /// The most bandwidth that clients of each user get: 50MiB/s, or read=50MiB/s,write=10MiB/s
+        #[arg(long, value_name = "RATE", group = "what")]
+        max_bandwidth: Option<MaxBandwidth>,
+        /// The most I/Os a second that they get: 500, or read=500,write=100; one I/O is a request of up to 256 KiB
+        #[arg(long, value_name = "N", group = "what")]
+        max_iops: Option<MaxIops>,
+        /// An unused ceiling is saved for at most this time [default: 2s]
+        #[arg(long, value_name = "TIME")]
+        burst: Option<Burst>,
+    },
+    /// List all policies, with their users
+    List,
+    /// Show a policy
+    Show {
+        /// Its name
+        name: Name,
+    },
+    /// Change a policy for all its users at once, or for none if it does not fit for one of them
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Set {
+        /// Its name
+        name: Name,
+        /// The part of a disk's time promised to each user: 1/4, 0.25 or 25%; or 'none'
+        #[arg(long, group = "what")]
+        share: Option<Setting<ShareText>>,
+        /// The bandwidth guaranteed to each user, such as 30MiB/s, as long as that fits into its share; or 'none'
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Setting<Rate>>,
+        /// Even if the shares of a disk sum to more than 1
+        #[arg(long)]
+        overcommit: bool,
+        #[command(flatten)]
+        ceilings: SetCeilings,
+    },
+    /// Delete a policy that no tenant has
+    Delete {
+        /// Its name
+        name: Name,
     },
 }
 

@@ -18,9 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::arguments::Cli;
-use self::arguments::{Command, CompletionArgs, DiskArgs, ManArgs, Reach, StatusArgs, TenantArgs, TopArgs, VolumeArgs};
+use self::arguments::{
+    Command, CompletionArgs, DiskArgs, ManArgs, PolicyArgs, Reach, StatusArgs, TenantArgs, TopArgs, VolumeArgs,
+};
 use self::client::{ClientError, ask};
-use self::request::{Request, disk_request, tenant_request, volume_request};
+use self::request::{Request, disk_request, policy_request, tenant_request, volume_request};
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
 
@@ -47,6 +49,7 @@ impl Cli {
             },
             Command::Volume(VolumeArgs { verb, reach }) => run_request(&reach, &volume_request(verb)),
             Command::Tenant(TenantArgs { verb, reach }) => run_request(&reach, &tenant_request(verb)),
+            Command::Policy(PolicyArgs { verb, reach }) => run_request(&reach, &policy_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),
             Command::Status(StatusArgs { reach }) => {
                 let print = |answer| Ok(print::status(&read::<Status>(answer)?));

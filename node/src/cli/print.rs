@@ -10,9 +10,11 @@ use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 mod guarantees;
+mod policies;
 
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
+pub use policies::{policies, tenant_policy};
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
@@ -152,6 +154,10 @@ pub fn volume(volume: &VolumeView) -> String {
         ("data", volume.path.clone()),
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
+        (
+            "policy",
+            volume.spec.as_ref().and_then(|spec| spec.policy.clone()).map_or_else(String::new, |it| it.to_string()),
+        ),
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
         ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, guarantee)),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
@@ -238,6 +244,12 @@ pub fn tenant_list(tenants: &[TenantDetail]) -> String {
     table(&headings, all.map(row).collect())
 }
 
+/// The name of a tenant's policy.
+fn named_policy(on: &AllotmentView) -> String {
+    let policy = on.spec.as_ref().and_then(|spec| spec.policy.clone()?.value());
+    policy.map_or_else(String::new, |name| name.to_string())
+}
+
 /// All properties of a tenant, disk by disk.
 pub fn tenant(tenant: &TenantDetail) -> String {
     let on = |on: &AllotmentView| {
@@ -246,6 +258,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("disk", on.disk.clone()),
             ("state", condition(on.condition)),
             ("volumes", on.volumes.join("\n")),
+            ("policy", named_policy(on)),
             ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
             ("guarantee", on.guarantee.as_ref().map_or_else(String::new, guarantee)),
             ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),

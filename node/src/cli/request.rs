@@ -7,15 +7,15 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::arguments::{
-    Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, SetCeilings, Switch, TenantVerb, VolumeVerb,
+    Cli, CreateArgs, DiskVerb, FaultVerb, PolicyVerb, Prealloc, SetAccess, SetCeilings, Switch, TenantVerb, VolumeVerb,
 };
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetTenant, SetVolume, StartProbe,
-    TenantDetail, VolumeView,
+    AddDisk, CreatePolicy, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetPolicy,
+    SetTenant, SetVolume, StartProbe, TenantDetail, TenantPolicyView, VolumeView,
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::Name;
@@ -90,6 +90,7 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
         VolumeVerb::Set {
             name,
+            policy,
             share,
             min_bandwidth,
             overcommit,
@@ -101,8 +102,9 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
             access,
         } => {
             let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
-            let SetAccess { allow, read_only, description } = access;
+            let SetAccess { allow, read_only, description } = *access;
             let body = SetVolume {
+                policy,
                 share,
                 min_bandwidth,
                 overcommit,
@@ -148,6 +150,7 @@ fn create_request(arguments: CreateArgs) -> Request {
         device: arguments.device.map(|device| absolute(&device.to_string_lossy())),
         force: arguments.force,
         disk: arguments.disk,
+        policy: arguments.policy,
         share: arguments.share,
         min_bandwidth: arguments.min_bandwidth,
         overcommit: arguments.overcommit,
@@ -181,12 +184,42 @@ pub fn tenant_request(verb: TenantVerb) -> Request {
             Request::get(at(&name) + "/violations" + &only, |answer| Ok(print::violations(&read(answer)?)))
         }
         TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
-        TenantVerb::Set { name, disk, share, min_bandwidth, overcommit, cache, eviction, ceilings } => {
+        TenantVerb::Set { name, disk, policy, share, min_bandwidth, overcommit, cache, eviction, ceilings } => {
             let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
-            let body =
-                SetTenant { disk, share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst };
+            let body = SetTenant {
+                disk,
+                policy,
+                share,
+                min_bandwidth,
+                overcommit,
+                cache,
+                eviction,
+                max_bandwidth,
+                max_iops,
+                burst,
+            };
             Request::new(Method::PUT, at(&name), Some(json!(body)))
         }
+    }
+}
+
+pub fn policy_request(verb: PolicyVerb) -> Request {
+    let at = |name: &Name| format!("/v1/policies/{name}");
+    match verb {
+        PolicyVerb::Create { name, share, min_bandwidth, max_bandwidth, max_iops, burst } => {
+            let body = CreatePolicy { name, share, min_bandwidth, max_bandwidth, max_iops, burst };
+            Request::new(Method::POST, "/v1/policies", Some(json!(body)))
+        }
+        PolicyVerb::List => {
+            Request::get("/v1/policies", |answer| Ok(print::policies(&read::<Vec<TenantPolicyView>>(answer)?)))
+        }
+        PolicyVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant_policy(&read(answer)?))),
+        PolicyVerb::Set { name, share, min_bandwidth, overcommit, ceilings } => {
+            let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
+            let body = SetPolicy { share, min_bandwidth, overcommit, max_bandwidth, max_iops, burst };
+            Request::new(Method::PUT, at(&name), Some(json!(body)))
+        }
+        PolicyVerb::Delete { name } => Request::new(Method::DELETE, at(&name), None),
     }
 }
 

@@ -76,14 +76,16 @@ impl Control {
                 }
             };
             self.state().disks.insert(name.clone(), Disk { path, uuid, state });
-            if let Some(found) = found {
-                volumes.push((self.enter_volumes(&name, found), name));
+            if let Some(mut found) = found {
+                let aligned = self.align(&name, &mut found.tenants);
+                volumes.push((self.enter_volumes(&name, found), aligned, name));
             }
         }
-        let opening = volumes.into_iter().map(|(volumes, disk)| {
+        let opening = volumes.into_iter().map(|(volumes, aligned, disk)| {
             let control = self.clone();
             tokio::spawn(async move {
                 let _turn = control.turns.wait(&disk).await;
+                control.store_aligned(&disk, aligned).await;
                 control.open_entered(&disk, volumes).await;
                 control.settle(&disk).await;
             })
@@ -153,6 +155,8 @@ impl Control {
     /// Adds a disk, or tries to open an offline one.
     pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
         let name = request.name.clone();
+        // A change of policies does not know a disk that is about to be added.
+        let _policies = self.changing_policies.lock().await;
         let _turn = self.change(&name).await?;
         let expected = {
             let state = self.state();

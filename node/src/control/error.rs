@@ -3,6 +3,7 @@
 
 mod invalid;
 mod offline;
+mod policy;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use tokio::task::JoinError;
 
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
+pub use self::policy::PolicyError;
 use crate::quantity::{Name, Rate, Size, percent};
 use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
@@ -26,6 +28,8 @@ pub enum Kind {
     Volume,
     /// A tenant.
     Tenant,
+    /// A named policy of tenants.
+    Policy,
 }
 
 impl std::fmt::Display for Kind {
@@ -34,7 +38,19 @@ impl std::fmt::Display for Kind {
             Kind::Disk => "disk",
             Kind::Volume => "volume",
             Kind::Tenant => "tenant",
+            Kind::Policy => "policy",
         })
+    }
+}
+
+impl Kind {
+    fn plural(self) -> &'static str {
+        match self {
+            Kind::Disk => "disks",
+            Kind::Volume => "volumes",
+            Kind::Tenant => "tenants",
+            Kind::Policy => "policies",
+        }
     }
 }
 
@@ -101,6 +117,9 @@ pub enum Error {
         /// The remaining share, parts per billion.
         left_ppb: u64,
     },
+    /// A named policy refuses it.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// No workload could have this minimum bandwidth in its share.
     #[error(
         "a minimum bandwidth of {asked} can never hold in {share} of the time of disk '{disk}', whose sequential rate \
@@ -249,6 +268,7 @@ impl Error {
             Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } => 404,
             Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(error) => raw_status(error),
+            Error::Policy(error) => error.status(),
             Error::Store(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
@@ -283,7 +303,8 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
+            Error::Policy(error) => return error.hint(),
+            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::WhichDiskOfTenant(name, _) => {

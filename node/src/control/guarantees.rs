@@ -101,7 +101,7 @@ impl Running {
 }
 
 /// Refuses values that no disk could keep together.
-fn check_consistent(spec: &TenantSpec) -> Result<(), Invalid> {
+pub(super) fn check_consistent(spec: &TenantSpec) -> Result<(), Invalid> {
     if spec.burst.is_some() && !spec.has_ceiling() {
         return Err(Invalid::BurstWithoutCeiling);
     }

@@ -16,6 +16,7 @@ mod history;
 pub mod live;
 mod losses;
 mod places;
+mod policies;
 mod probes;
 mod raw;
 mod registry;
@@ -43,7 +44,7 @@ use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{DiskReason, Error, Invalid, Kind, VolumeReason};
+pub use error::{DiskReason, Error, Invalid, Kind, PolicyError, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
@@ -58,7 +59,7 @@ use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
-use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store, TenantSpec};
+use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -78,6 +79,10 @@ pub struct Control {
     dividing: Arc<tokio::sync::Mutex<()>>,
     /// The list of disks, as it is stored in the server's directory.
     registry: Arc<tokio::sync::Mutex<Registry>>,
+    /// Held by a change of policies, before the change locks of disks.
+    changing_policies: tokio::sync::Mutex<()>,
+    /// The named policies, as they are stored in the server's directory. The lock is never held across a wait.
+    policies: Mutex<Policies>,
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
@@ -234,6 +239,8 @@ impl Control {
             turns: turn::Turns::default(),
             dividing: Arc::default(),
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
+            changing_policies: tokio::sync::Mutex::default(),
+            policies: Mutex::new(Policies::read(data)?),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
@@ -257,6 +264,10 @@ impl Control {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no one panics while holding the state")
+    }
+
+    fn policies(&self) -> MutexGuard<'_, Policies> {
+        self.policies.lock().expect("no one panics while holding the policies")
     }
 
     fn listening(&self) -> Listening {

@@ -165,6 +165,10 @@ impl Control {
         if self.served_elsewhere(disk, name) {
             return None;
         }
+        let mut tenants: BTreeMap<_, _> = tenant.into_iter().map(|of| (spec.tenant(name), of)).collect();
+        let aligned = self.align(disk, &mut tenants);
+        self.store_aligned(disk, aligned).await;
+        let tenant = tenants.into_values().next();
         let changed = self.state().disk_mut(disk).ok()?.enter_again(name, spec, tenant)?;
         if let Some(tenant) = changed
             && let Err(refusal) = self.sync_tenant(disk, &tenant).await

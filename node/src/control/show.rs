@@ -393,6 +393,7 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         device: spec.device.as_ref().map(|device| device.path.display().to_string()),
         force: false,
         disk: Some(disk.clone()),
+        policy: allotment.policy.clone(),
         share: allotment.share.clone(),
         min_bandwidth: allotment.min_bandwidth,
         overcommit: false,

@@ -44,10 +44,10 @@ impl Running {
         disk: &Name,
         tenant: &Name,
         overcommit: bool,
-        change: impl FnOnce(&mut TenantSpec),
+        change: impl FnOnce(&mut TenantSpec) -> Result<(), Error>,
     ) -> Result<TenantChange, Error> {
         let mut after = self.allotment(tenant);
-        change(&mut after);
+        change(&mut after)?;
         self.check_promises(disk, tenant, &after, overcommit)?;
         let before = self.specs.insert(tenant.clone(), after.clone());
         Ok(TenantChange { tenant: tenant.clone(), before, after })
@@ -160,7 +160,8 @@ impl Control {
                 return Err(Error::NotOnDisk { tenant: name.clone(), disk });
             }
             let before = running.allotment(name);
-            let change = running.begin_change(&disk, name, request.overcommit, |spec| request.apply(spec))?;
+            let apply = |spec: &mut TenantSpec| self.apply_request(name, &request, spec);
+            let change = running.begin_change(&disk, name, request.overcommit, apply)?;
             (running.store.clone(), before, change)
         };
         let synced = self.sync_tenant(&disk, name).await;
@@ -313,6 +314,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
 fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
     SetTenant {
         disk: Some(disk.clone()),
+        policy: Some(Setting::from_value(spec.policy)),
         share: Some(Setting::from_value(spec.share)),
         min_bandwidth: Some(Setting::from_value(spec.min_bandwidth)),
         overcommit: false,
@@ -324,7 +326,7 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
     }
 }
 
-fn warn_unless_stored(disk: &Name, tenant: &Name, stored: Result<Result<(), StoreError>, Error>) {
+pub(super) fn warn_unless_stored(disk: &Name, tenant: &Name, stored: Result<Result<(), StoreError>, Error>) {
     if let Err(error) = stored.and_then(|stored| stored.map_err(Error::from)) {
         warn!(%disk, %tenant, "{error}");
     }

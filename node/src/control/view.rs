@@ -2,6 +2,7 @@
 
 mod disks;
 mod guarantees;
+mod policies;
 mod requests;
 mod sizing;
 mod tenants;
@@ -12,6 +13,7 @@ use utoipa::ToSchema;
 
 pub use disks::*;
 pub use guarantees::*;
+pub use policies::*;
 pub use requests::*;
 pub use sizing::*;
 pub use tenants::*;

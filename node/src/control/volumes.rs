@@ -25,11 +25,13 @@ impl Control {
     pub(super) async fn open_volumes(&self, disk: &Name) {
         let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
         let scanned = blocking(move || store.scan()).await;
-        let found = match scanned {
+        let mut found = match scanned {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return self.unreadable(disk, DiskReason::Volumes(error.into())),
             Err(error) => return self.unreadable(disk, error.into()),
         };
+        let aligned = self.align(disk, &mut found.tenants);
+        self.store_aligned(disk, aligned).await;
         let usable = self.enter_volumes(disk, found);
         self.open_entered(disk, usable).await;
     }
@@ -199,6 +201,7 @@ impl Control {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         self.yield_probe(&disk).await;
         let turn = self.change(&disk).await?;
+        let request = self.with_policy(request)?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
         let tenant = request.tenant.as_ref().unwrap_or(&request.name);
@@ -325,8 +328,9 @@ impl Control {
                 if is_new {
                     *spec = TenantSpec::default();
                 }
-                of_tenant.apply(spec);
+                self.apply_request(&tenant, &of_tenant, spec)?;
                 spec.decided = decided.or(spec.decided);
+                Ok(())
             })?),
             false => None,
         };
@@ -382,7 +386,8 @@ impl Control {
             false => {
                 let mut state = self.state();
                 let (running, overcommit) = (state.disk_mut(&volume.disk)?, of_tenant.overcommit);
-                Some(running.begin_change(&volume.disk, &tenant, overcommit, |spec| of_tenant.apply(spec))?)
+                let apply = |spec: &mut TenantSpec| self.apply_request(&tenant, &of_tenant, spec);
+                Some(running.begin_change(&volume.disk, &tenant, overcommit, apply)?)
             }
         };
         if let Err(error) = self.apply(name, &volume, &spec, change.as_ref()).await {

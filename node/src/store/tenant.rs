@@ -35,6 +35,9 @@ pub enum TenantError {
 pub struct TenantSpec {
     /// The version of the format.
     pub format: u32,
+    /// The policy of the server whose values it has: all that follow here, except the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Name>,
     /// The requested fraction of the disk's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareText>,
@@ -65,6 +68,7 @@ impl Default for TenantSpec {
     fn default() -> TenantSpec {
         TenantSpec {
             format: FORMAT,
+            policy: None,
             share: None,
             min_bandwidth: None,
             cache: None,

@@ -30,6 +30,12 @@ pub enum Invalid {
     NoChangeOfVolume(Name),
     #[error("no change of tenant '{0}' is requested: name at least one, such as share, min_bandwidth or cache")]
     NoChangeOfTenant(Name),
+    #[error("no change of policy '{0}' is requested: name at least one, such as share, min_bandwidth or max_iops")]
+    NoChangeOfPolicy(Name),
+    #[error("policy '{0}' sets nothing: name at least one of share, min_bandwidth, max_bandwidth and max_iops")]
+    EmptyPolicy(Name),
+    #[error("a policy cannot be called 'none', which detaches a tenant: choose another name")]
+    PolicyNone,
     #[error("a minimum bandwidth of 0 guarantees nothing: write 'none' for no guarantee")]
     ZeroMinBandwidth,
     #[error(

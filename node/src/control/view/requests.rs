@@ -33,6 +33,10 @@ pub struct CreateVolume {
     /// The disk; may be omitted if there is only one, or one called `default`.
     #[schema(value_type = Option<String>)]
     pub disk: Option<Name>,
+    /// The named policy of its tenant, which determines its share, minimum bandwidth and ceilings.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub policy: Option<Name>,
     /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
     #[schema(value_type = Option<String>)]
     pub share: Option<ShareText>,
@@ -193,6 +197,9 @@ impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for OrD
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetVolume {
+    /// The named policy of its tenant, or "none": it keeps the present values as its own.
+    #[schema(value_type = Option<String>)]
+    pub policy: Option<Setting<Name>>,
     /// The share of its tenant, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
@@ -248,6 +255,10 @@ pub struct SetTenant {
     /// The disk; may be omitted if the tenant has volumes on one disk only.
     #[schema(value_type = Option<String>)]
     pub disk: Option<Name>,
+    /// Its named policy, which determines its share, minimum bandwidth and ceilings; or "none": it keeps the present
+    /// values as its own.
+    #[schema(value_type = Option<String>)]
+    pub policy: Option<Setting<Name>>,
     /// The share of the disk's time, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
@@ -276,17 +287,29 @@ pub struct SetTenant {
 impl SetTenant {
     /// The changes of its tenant in a request for a volume.
     pub fn of(volume: &SetVolume) -> SetTenant {
-        let SetVolume { share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst, .. } =
-            volume.clone();
-        SetTenant { disk: None, share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst }
+        let SetVolume { policy, share, min_bandwidth, overcommit, cache, eviction, .. } = volume.clone();
+        let SetVolume { max_bandwidth, max_iops, burst, .. } = volume.clone();
+        SetTenant {
+            disk: None,
+            policy,
+            share,
+            min_bandwidth,
+            overcommit,
+            cache,
+            eviction,
+            max_bandwidth,
+            max_iops,
+            burst,
+        }
     }
 
     /// What a request for a new volume asks for its tenant.
     pub fn of_new(volume: &CreateVolume) -> SetTenant {
-        let CreateVolume { share, min_bandwidth, overcommit, cache, eviction, max_bandwidth, max_iops, burst, .. } =
-            volume.clone();
+        let CreateVolume { policy, share, min_bandwidth, overcommit, cache, eviction, .. } = volume.clone();
+        let CreateVolume { max_bandwidth, max_iops, burst, .. } = volume.clone();
         SetTenant {
             disk: None,
+            policy: policy.map(Setting::To),
             share: share.map(Setting::To),
             min_bandwidth: min_bandwidth.map(Setting::To),
             overcommit,
@@ -307,10 +330,11 @@ impl SetTenant {
     pub fn changes_nothing(&self) -> bool {
         let SetTenant { share, min_bandwidth, cache, eviction, .. } = self;
         let promises = share.is_none() && min_bandwidth.is_none() && cache.is_none() && eviction.is_none();
-        promises && !self.changes_ceilings()
+        promises && self.policy.is_none() && !self.changes_ceilings()
     }
 
-    /// Applies the changes. A tenant whose cache is set or unset by the operator is measured again.
+    /// Applies the changes, except that of the policy. A tenant whose cache is set or unset by the operator is measured
+    /// again.
     pub fn apply(&self, spec: &mut TenantSpec) {
         if let Some(share) = self.share.clone() {
             spec.share = share.value();
