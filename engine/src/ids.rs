@@ -9,7 +9,7 @@ pub struct ConnId(pub u32);
 pub struct VolumeId(pub u32);
 
 /// A tenant of this disk: a small number chosen by the control plane.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TenantId(pub u32);
 
 /// A device request in flight. The number may be reused once the completion of the request was handled.

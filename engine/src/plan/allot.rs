@@ -6,7 +6,7 @@ use crate::config::{FRAME_BYTES, LEAST_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal};
 
-pub(super) const LEAST: u64 = FRAMES_MIN as u64;
+const LEAST: u64 = FRAMES_MIN as u64;
 
 /// Frames in `bytes` of memory, at least those of the smallest partition.
 pub(crate) fn frames_of(bytes: u64) -> u64 {
@@ -32,14 +32,8 @@ impl Claim {
     pub(crate) fn new(cache: CacheSpec, kept: u64) -> Claim {
         match cache {
             CacheSpec::Asked(bytes) => Claim::Exactly(frames_of(bytes)),
-            CacheSpec::Trial | CacheSpec::Decided(_) => Claim::AtLeast(kept),
+            CacheSpec::Trial | CacheSpec::Decided(_) => Claim::AtLeast(kept.max(LEAST)),
         }
-    }
-
-    /// The frames that it asks for.
-    pub(super) fn frames(self) -> u64 {
-        let (Claim::Exactly(frames) | Claim::AtLeast(frames)) = self;
-        frames
     }
 
     /// The smallest acceptable number of frames: the requested size, or the smallest partition.
@@ -68,19 +62,34 @@ pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Ref
     Err(Refusal::CacheTooLarge { asked, free: bytes_of(free), least: LEAST_BYTES })
 }
 
-/// The frames of each tenant out of `total`, of which the smallest acceptable numbers of frames take no more.
-pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Vec<(TenantId, u32)> {
-    let claimed: u64 = claims.iter().map(|(_, claim)| claim.frames().max(claim.least())).sum();
-    // Max-min fair: up to one level the smallest partitions are raised, or, of too many, the largest are cut.
-    let at_level = |claim: Claim, level: u64| match claim {
-        Claim::Exactly(frames) => frames,
-        Claim::AtLeast(frames) if claimed <= total => frames.max(level).max(LEAST),
-        Claim::AtLeast(frames) => frames.min(level).max(LEAST),
+/// The frames of each tenant out of `total`. `None` if that is less than the sum of the smallest acceptable sizes.
+pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Option<Vec<(TenantId, u32)>> {
+    let least: u64 = claims.iter().map(|(_, claim)| claim.least()).sum();
+    let over = total.checked_sub(least)?;
+    // Frames beyond the smallest partition. If there are too few, all are cut in proportion.
+    let beyond = |claim: Claim| if let Claim::AtLeast(frames) = claim { frames - LEAST } else { 0 };
+    let wanted: u64 = claims.iter().map(|&(_, claim)| beyond(claim)).sum();
+    let floor = |claim: Claim| {
+        let cut = u128::from(beyond(claim)) * u128::from(over) / u128::from(wanted.max(over).max(1));
+        claim.least() + cut as u64
     };
-    let fits = |level: u64| claims.iter().map(|&(_, claim)| at_level(claim, level)).sum::<u64>() <= total;
-    let bits = (0..u64::BITS - total.leading_zeros()).rev();
-    let level = bits.map(|bit| 1 << bit).fold(0, |level, more| if fits(level + more) { level + more } else { level });
-    claims.iter().map(|&(tenant, claim)| (tenant, at_level(claim, level) as u32)).collect()
+    let elastic = |claim: Claim| matches!(claim, Claim::AtLeast(_));
+    let mut floors: Vec<u64> =
+        claims.iter().map(|&(_, claim)| claim).filter(|&claim| elastic(claim)).map(floor).collect();
+    floors.sort_unstable();
+    // Max-min fair: the level up to which the lowest floors are raised together.
+    let mut spare = total - claims.iter().map(|&(_, claim)| floor(claim)).sum::<u64>();
+    let mut level = floors.first().copied().unwrap_or(0);
+    for (below, next) in (1..).zip(floors.iter().skip(1).map(Some).chain([None])) {
+        let rise = next.map_or(spare / below, |next| (next - level).min(spare / below));
+        level += rise;
+        spare -= rise * below;
+        if next != Some(&level) {
+            break;
+        }
+    }
+    let target = |claim: Claim| if elastic(claim) { floor(claim).max(level) } else { floor(claim) };
+    Some(claims.iter().map(|&(tenant, claim)| (tenant, target(claim) as u32)).collect())
 }
 
 #[cfg(test)]
@@ -89,7 +98,7 @@ mod tests {
 
     fn divided(total: u64, claims: &[Claim]) -> Vec<u64> {
         let claims: Vec<_> = (0..).map(TenantId).zip(claims.iter().copied()).collect();
-        targets(total, &claims).into_iter().map(|(_, frames)| u64::from(frames)).collect()
+        targets(total, &claims).unwrap().into_iter().map(|(_, frames)| u64::from(frames)).collect()
     }
 
     #[test]
@@ -110,15 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn of_needs_beyond_the_memory_the_largest_are_cut_and_nobody_is_below_the_least() {
-        let claims = [400, 0, 200].map(|more| Claim::AtLeast(LEAST + more));
-        assert_eq!(divided(LEAST * 3 + 500, &claims), [LEAST + 300, LEAST, LEAST + 200]);
-        assert_eq!(divided(LEAST * 3 + 300, &claims), [LEAST + 150, LEAST, LEAST + 150]);
-        assert_eq!(divided(LEAST * 3 + 50, &claims), [LEAST + 25, LEAST, LEAST + 25]);
-        assert_eq!(
-            divided(LEAST * 3 + 700, &[&claims[..2], &[Claim::Exactly(LEAST + 600)]].concat()),
-            [LEAST + 100, LEAST, LEAST + 600]
+    fn needs_beyond_the_memory_are_cut_and_nobody_is_below_the_least() {
+        let cut = divided(
+            LEAST * 3 + 300,
+            &[Claim::AtLeast(LEAST + 400), Claim::AtLeast(LEAST), Claim::AtLeast(LEAST + 200)],
         );
+        assert_eq!(cut, [LEAST + 200, LEAST, LEAST + 100]);
+        assert_eq!(targets(2 * LEAST - 1, &[(TenantId(0), Claim::AtLeast(0)), (TenantId(1), Claim::AtLeast(0))]), None);
     }
 
     #[test]

@@ -14,14 +14,18 @@ pub struct Evidence {
     /// Changes with the tenants, the memory and the policy.
     pub(crate) generation: u64,
     pub(crate) now: Nanos,
+    /// Periodic reviews so far.
+    pub(crate) reviews: usize,
     pub(crate) settings: Settings,
     /// Frames of the cache.
     pub(crate) frames: u64,
+    /// Largest read-ahead window of a stream at present, bytes.
+    pub(crate) prefetch_bytes: u64,
     pub(crate) trial_ns_max: Nanos,
     /// All tenants, by number.
     pub(crate) tenants: Vec<Facts>,
-    /// Those of them that were examined in this review and did something.
-    pub(crate) looks: Vec<Box<Observed>>,
+    /// Those of them that were examined in this review.
+    pub(crate) looks: Vec<Look>,
 }
 
 impl Evidence {
@@ -30,8 +34,10 @@ impl Evidence {
         Evidence {
             generation: 0,
             now: 0,
+            reviews: 0,
             settings: config.policy(),
             frames: u64::from(Config::frames_of(config.budget_bytes)),
+            prefetch_bytes: 0,
             trial_ns_max: config.trial_ns_max,
             tenants: Vec::new(),
             looks: Vec::new(),
@@ -40,7 +46,7 @@ impl Evidence {
 }
 
 /// A tenant.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) tenant: TenantId,
     /// The generation that created it: another tenant of the same number has another one.
@@ -59,10 +65,19 @@ pub(crate) struct Facts {
     pub(crate) wanted_ns: Nanos,
 }
 
-/// What a tenant did, seen in its turn.
+/// What was seen of a tenant in its turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    pub(crate) tenant: TenantId,
+    /// Concurrent streams.
+    pub(crate) streams: u32,
+    /// `None` if it did nothing since the last look.
+    pub(crate) observed: Option<Box<Observed>>,
+}
+
+/// What a tenant did.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    pub(crate) tenant: TenantId,
     /// Frames of its partition, and those of them that are in use: a partition fills as its tenant misses.
     pub(crate) target: u64,
     pub(crate) used: u64,
@@ -96,8 +111,6 @@ pub(crate) struct Target {
     pub(crate) tenant: TenantId,
     /// Frames of its partition.
     pub(crate) frames: u32,
-    /// Frames of them that cannot be reclaimed from it in any round.
-    pub(crate) hard: u64,
     /// `None` under a policy that does not insulate.
     pub(crate) promise: Option<Promise>,
 }
@@ -107,6 +120,8 @@ pub(crate) struct Target {
 pub(crate) struct Promise {
     /// Frames that are guaranteed to it while this decision stands.
     pub(crate) kept: u64,
+    /// Frames of them that cannot be reclaimed from it in any round.
+    pub(crate) hard: u64,
     /// The part of its slices that it must not lose, thousandths.
     pub(crate) keep_permille: u32,
     pub(crate) sizing: Sizing,

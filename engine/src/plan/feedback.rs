@@ -58,14 +58,25 @@ impl Feedback {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::TenantId;
+    use crate::spec::TenantSpec;
 
     /// After twenty windows in each of which a tenant with half a disk does `useful` seconds of work and wants it for
     /// `wanting`.
     fn after(useful: Nanos, wanting: Nanos) -> f64 {
         let mut feedback = Feedback::default();
         for window in 0..=20 {
-            let facts =
-                Facts { useful_ns: window * useful * SECOND, wanted_ns: window * wanting * SECOND, ..Facts::default() };
+            let facts = Facts {
+                tenant: TenantId(0),
+                created: 0,
+                spec: TenantSpec::default(),
+                kept: 0,
+                decided: None,
+                loss_ns: None,
+                burst_ns: 0,
+                useful_ns: window * useful * SECOND,
+                wanted_ns: window * wanting * SECOND,
+            };
             feedback.look(window * WINDOW_NS, &facts, 0.5, 0.95);
         }
         feedback.shortfall()

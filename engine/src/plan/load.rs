@@ -27,7 +27,8 @@
 
 use super::evidence::Observed;
 use crate::cache::FRAMES_MIN;
-use crate::curve::{Cost, DISK_USES, Point, View};
+use crate::curve::{Cost, DISK_USES, DiskUse, Point, View};
+use crate::units::Nanos;
 
 /// Power of the gain by more dirty data that the low end assumes: blocks and runs standalone were within 5 % in half of
 /// the figures of four traces, else off by 29 % at most (`docs/notes/sizing.md`).
@@ -74,67 +75,92 @@ impl Gain {
     }
 }
 
-/// The low end, the estimate and the high end of R_cache.
-pub(super) type Ends = [f64; 3];
+/// R_cache with a partition: the estimate, and the interval in which it is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Keeps {
+    pub(super) low: f64,
+    pub(super) point: f64,
+    pub(super) high: f64,
+}
+
+impl Keeps {
+    /// Of a tenant whose load is unknown.
+    pub(super) const UNKNOWN: Keeps = Keeps { low: 1.0, point: 1.0, high: 1.0 };
+
+    fn of(ends: [f64; 3]) -> Keeps {
+        let [low, point, high] = ends;
+        Keeps { low, point, high }
+    }
+}
 
 /// Factor of earlier figures per look, about a second: half after 34 s, many requests of a client that pauses.
 const TEMPO_FADES: f64 = 0.98;
 /// How many times the blocks that it would have seen alone, by end of the interval.
 const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
 
-/// References; time in which no client waited; standalone-equivalent time with the cache that the tenant has; time in
-/// which its clients were not away; disk time by use.
-type Totals = [f64; 4 + DISK_USES];
-
-/// How the requests of a tenant follow each other.
+/// How the requests of a tenant follow each other: recent sums.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Tempo {
     /// The totals at the last look.
     before: Totals,
-    /// Recent sums.
-    recent: Totals,
+    /// Time in which no client waited, references, and disk time by use.
+    quiet_ns: f64,
+    references: f64,
+    disk_ns: [f64; DISK_USES],
+    /// Standalone-equivalent time with the cache that it has, and time in which its clients were not away.
+    own_cache_ns: f64,
+    there_ns: f64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Totals {
+    references: u64,
+    /// Quiet time, standalone-equivalent time, time in which its clients were not away.
+    times_ns: [Nanos; 3],
+    disk_ns: [f64; DISK_USES],
 }
 
 impl Tempo {
-    /// Whether the curve has been restarted: it counts from 0.
-    pub(super) fn look(&mut self, seen: &Observed) -> bool {
-        let [references, quiet, own_cache, there] =
-            [seen.references, seen.quiet_ns, seen.own_cache_ns, seen.there_ns].map(|total| total as f64);
-        let [fill, prefetch, write_back, sync] = seen.cost.time_ns();
-        let now = [references, quiet, own_cache, there, fill, prefetch, write_back, sync];
-        let before = std::mem::replace(&mut self.before, now);
-        let is_restarted = references < before[0];
-        if !is_restarted {
-            let faded = |at: usize| (self.recent[at] * TEMPO_FADES + now[at] - before[at]).max(0.0);
-            self.recent = std::array::from_fn(faded);
+    pub(super) fn look(&mut self, seen: &Observed) {
+        let times_ns = [seen.quiet_ns, seen.own_cache_ns, seen.there_ns];
+        let totals = Totals { references: seen.references, times_ns, disk_ns: seen.cost.time_ns() };
+        let before = std::mem::replace(&mut self.before, totals);
+        // A curve that is made anew counts from 0.
+        let Some(more) = totals.references.checked_sub(before.references) else { return };
+        let add = |sum: &mut f64, now: f64, before: f64| *sum = (*sum * TEMPO_FADES + now - before).max(0.0);
+        add(&mut self.references, more as f64, 0.0);
+        let sums = [&mut self.quiet_ns, &mut self.own_cache_ns, &mut self.there_ns];
+        for (at, sum) in sums.into_iter().enumerate() {
+            add(sum, times_ns[at] as f64, before.times_ns[at] as f64);
         }
-        is_restarted
+        for (at, sum) in self.disk_ns.iter_mut().enumerate() {
+            add(sum, totals.disk_ns[at], before.disk_ns[at]);
+        }
     }
 
     /// The speed at which the disk works for the tenant relative to that alone, 0 to 1; `None` while it is unknown.
     fn speed(&self) -> Option<f64> {
-        let [_, _, own_cache, there, ..] = self.recent;
-        (there > 0.0 && own_cache > 0.0).then(|| (own_cache / there).min(1.0))
+        let speed = self.own_cache_ns / self.there_ns;
+        (self.there_ns > 0.0 && speed > 0.0).then(|| speed.min(1.0))
     }
 
     /// The width of the interval of standalone-equivalent time, relative to the time that was taken, from those of
     /// reads and of writes relative to their disk time. Infinite if no time was taken.
     pub(super) fn width(&self, reads: f64, writes: f64) -> f64 {
-        let [_, quiet, _, _, fill, prefetch, write_back, sync] = self.recent;
-        let all = fill + prefetch + write_back + sync + quiet;
+        let [fill, prefetch, write_back, sync] = self.disk_ns;
+        let all = self.disk_ns.iter().sum::<f64>() + self.quiet_ns;
         if all > 0.0 { ((fill + prefetch) * reads + (write_back + sync) * writes) / all } else { f64::INFINITY }
     }
 
     /// The pause of the clients for each reference; 0 if it is not known, which asks for more cache.
     fn pause_ns(&self) -> f64 {
-        let [references, quiet, ..] = self.recent;
-        if references > 0.0 { quiet / references } else { 0.0 }
+        if self.references > 0.0 { self.quiet_ns / self.references } else { 0.0 }
     }
 
-    /// The parts of the disk time of reads and of writes that no client waits for.
-    fn beside(&self) -> [f64; 2] {
-        let [_, _, _, _, fill, prefetch, write_back, sync] = self.recent;
-        [(prefetch, fill), (write_back, sync)].map(|(beside, waited)| beside / (beside + waited).max(f64::MIN_POSITIVE))
+    /// The part of the disk time of `beside` and `waited` that no client waits for.
+    fn beside(&self, beside: DiskUse, waited: DiskUse) -> f64 {
+        let [beside, waited] = [beside, waited].map(|of| self.disk_ns[of as usize]);
+        if beside > 0.0 { beside / (beside + waited) } else { 0.0 }
     }
 }
 
@@ -179,8 +205,8 @@ pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64)
 /// R_cache by partition size.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Frames of the partition, and R_cache with it. All increase.
-    points: Vec<(u64, Ends)>,
+    /// Frames of the partition; R_cache with it: low end, estimate, high end. All increase.
+    points: Vec<(u64, [f64; 3])>,
 }
 
 /// The model of a tenant's mean times of a block.
@@ -222,8 +248,8 @@ impl Model<'_> {
     /// S, for a miss ratio of reads and a time of writes.
     fn time_ns(&self, reads: f64, writes_ns: f64) -> f64 {
         let reads_ns = self.part(self.view.reads, reads, self.cost.read_ns());
-        let beside = self.tempo.beside();
-        let beside_ns = reads_ns * beside[0] + writes_ns * beside[1];
+        let beside_ns = reads_ns * self.tempo.beside(DiskUse::Prefetch, DiskUse::Fill)
+            + writes_ns * self.tempo.beside(DiskUse::WriteBack, DiskUse::Sync);
         let time_ns = reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns());
         debug_assert!(time_ns.is_finite());
         time_ns.max(f64::MIN_POSITIVE)
@@ -276,16 +302,22 @@ impl Load {
     }
 
     /// R_cache with `frames` frames that are in use: interpolated linearly.
-    pub(super) fn keeps(&self, frames: u64) -> Ends {
+    pub(super) fn keeps(&self, frames: u64) -> Keeps {
         let past = self.points.partition_point(|point| point.0 < frames);
-        let Some(&(after, to)) = self.points.get(past) else { return self.points[past - 1].1 };
-        let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return to };
+        let Some(&(after, to)) = self.points.get(past) else { return Keeps::of(self.points[past - 1].1) };
+        let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(to) };
         let part = (frames - before) as f64 / (after - before) as f64;
-        std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part)
+        Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
+    }
+
+    /// The smallest size of the curve of at least `frames` frames, or `frames`.
+    pub(super) fn size_from(&self, frames: u64) -> u64 {
+        let past = self.points.partition_point(|point| point.0 < frames);
+        self.points.get(past).map_or(frames, |point| point.0)
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
-    /// or the best; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
+    /// which is below 1; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
     /// may not be there.
     pub(super) fn least(&self, keeps: f64) -> u64 {
         let by = |end: usize| {
@@ -341,17 +373,17 @@ pub(super) mod tests {
     fn throughput_follows_what_goes_to_the_disk() {
         let load = new(&reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]), &cost(), 5000).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(load.keeps(OTHER_FRAMES)[1], 0.4);
-        near(load.keeps(OTHER_FRAMES + 1000)[1], 0.5);
-        near(load.keeps(OTHER_FRAMES + 1500)[1], 0.75);
-        near(load.keeps(1 << 30)[1], 1.0);
+        near(load.keeps(OTHER_FRAMES).point, 0.4);
+        near(load.keeps(OTHER_FRAMES + 1000).point, 0.5);
+        near(load.keeps(OTHER_FRAMES + 1500).point, 0.75);
+        near(load.keeps(1 << 30).point, 1.0);
         assert_eq!([0.3, 0.45, 0.9].map(|keeps| load.least(keeps)), [0, 1000, 2000].map(|c| c + OTHER_FRAMES));
     }
 
     #[test]
     fn a_stream_needs_no_cache_and_an_unused_tenant_has_no_load() {
         let load = new(&reads(&[(1000, 1.0), (4000, 1.0)]), &cost(), 5000).unwrap();
-        assert_eq!((load.keeps(OTHER_FRAMES)[1], load.least(0.999)), (1.0, OTHER_FRAMES));
+        assert_eq!((load.keeps(OTHER_FRAMES).point, load.least(0.999)), (1.0, OTHER_FRAMES));
         assert!(new(&View { reads: 0.0, ..reads(&[]) }, &cost(), 5000).is_none());
     }
 
@@ -363,7 +395,7 @@ pub(super) mod tests {
         let points = [1000, 4000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let load = new(&view, &cost, 4000 + OTHER_FRAMES).unwrap();
-        assert_eq!((load.keeps(1000 + OTHER_FRAMES)[1], load.least(0.6)), (0.5, 4000 + OTHER_FRAMES));
+        assert_eq!((load.keeps(1000 + OTHER_FRAMES).point, load.least(0.6)), (0.5, 4000 + OTHER_FRAMES));
     }
 
     #[test]
@@ -381,8 +413,8 @@ pub(super) mod tests {
         let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(load.keeps(1000 + OTHER_FRAMES)[1], 0.25);
-        near(load.keeps(16_000 + OTHER_FRAMES)[1], 0.5);
+        near(load.keeps(1000 + OTHER_FRAMES).point, 0.25);
+        near(load.keeps(16_000 + OTHER_FRAMES).point, 0.5);
     }
 
     /// A uniformly used set of 8,000 blocks after 3,000 reads.
@@ -407,20 +439,20 @@ pub(super) mod tests {
         // A cache of half of the set against one of an eighth.
         let (eighth, seen) = keeps(&Tempo::default());
         let truth = (1.0 - 0.5) / (1.0 - 0.125);
-        assert!((eighth[0]..eighth[2]).contains(&truth) && (eighth[1] - truth).abs() < 0.1, "{eighth:?} {truth}");
-        assert!(seen[1] < 0.9, "standalone it would have seen more than it has: {seen:?}");
+        assert!((eighth.low..eighth.high).contains(&truth) && (eighth.point - truth).abs() < 0.1, "{eighth:?} {truth}");
+        assert!(seen.point < 0.9, "standalone it would have seen more than it has: {seen:?}");
         // If it runs as fast as alone, it would not, and a cache of what it has seen is as good.
-        let (_, seen) = keeps(&Tempo { recent: [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0], ..Tempo::default() });
-        assert!(seen[1] > 0.95, "{seen:?}");
+        let (_, seen) = keeps(&Tempo { own_cache_ns: 1.0, there_ns: 1.0, ..Tempo::default() });
+        assert!(seen.point > 0.95, "{seen:?}");
     }
 
     #[test]
     fn a_client_that_pauses_has_no_use_for_cache() {
         let view = reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]);
-        let tempo = Tempo { recent: [1.0, 100e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], ..Tempo::default() };
+        let tempo = Tempo { quiet_ns: 100e6, references: 1.0, ..Tempo::default() };
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost(), gain, &tempo, 5000).unwrap();
-        let keeps = load.keeps(1000 + OTHER_FRAMES)[1];
+        let keeps = load.keeps(1000 + OTHER_FRAMES).point;
         assert!((keeps - (100.0 + 2.0) / (100.0 + 4.0)).abs() < 0.001, "{keeps}");
     }
 
@@ -435,6 +467,13 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn between_two_sizes_of_the_curve_the_next_one_is_found() {
+        let load = new(&reads(&[(1000, 0.5), (3000, 0.1)]), &cost(), 4000).unwrap();
+        let sizes = [0, 999, 1000, 1001, 9000].map(|blocks| load.size_from(blocks + OTHER_FRAMES) - OTHER_FRAMES);
+        assert_eq!(sizes, [0, 1000, 1000, 3000, 9000]);
+    }
+
+    #[test]
     fn a_gain_by_more_dirty_data_may_be_larger() {
         let mut cost = Cost::default();
         cost.wrote(64 * 8_000_000, 64, 500);
@@ -444,8 +483,8 @@ pub(super) mod tests {
             let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0, open: 0.0 };
             Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
         };
-        assert_eq!(keeps(1.0), [1.0; 3]);
-        let [low, point, high] = keeps(0.64);
+        assert_eq!(keeps(1.0), Keeps::UNKNOWN);
+        let Keeps { low, point, high } = keeps(0.64);
         assert!((point - 0.64).abs() < 1e-3 && (low - 0.512).abs() < 1e-3 && high == point, "{low} {point}");
     }
 }

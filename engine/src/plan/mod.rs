@@ -3,7 +3,7 @@
 //! ```text
 //!   data thread (`server/planning.rs`)                 planner, on another thread
 //!
-//!   counts of curves, costs, writes of    ─ Evidence ─►  trial: is its time over?
+//!   counts of curves, costs, writes of    ─ Evidence ─►  trial: is the curve settled?
 //!   dirty data, losses, shares, promises                 curve ─► misses by size ─┐
 //!   (some tenants an event)                              device ► time of a miss ─┴► load: R_cache by size ─┐
 //!                                                        policy ► loss, weight ───► R_time by round ────────┴► split:
@@ -22,13 +22,14 @@ mod feedback;
 mod load;
 mod planner;
 mod split;
+mod trial;
 
 use crate::ids::TenantId;
 use crate::spec::CacheSpec;
 use crate::units::{Nanos, Share};
 
 pub use evidence::{Evidence, Targets};
-pub(crate) use evidence::{Facts, Observed};
+pub(crate) use evidence::{Facts, Look, Observed};
 pub use planner::Planner;
 
 /// The decision for a tenant, with its numbers. Bytes of memory include bookkeeping, as in [`CacheSpec`].
@@ -87,7 +88,7 @@ pub enum Doubt {
         /// Bytes in use.
         used_bytes: u64,
     },
-    /// Its requests are being observed. The trial ends at the given time.
+    /// Its curve still changes. The trial ends at the given time at the latest.
     Unsettled {
         /// When the trial ends.
         until: Nanos,

@@ -3,50 +3,78 @@
 use std::collections::BTreeMap;
 
 use super::allot::{self, Claim, bytes_of, frames_of};
-use super::evidence::{Evidence, Facts, Gained, Observed, Promise, Target, Targets};
+use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
-use super::load::{Ends, Gain, Load, OTHER_FRAMES, Tempo, gain_of_reads};
-use super::split::{self, Question, Split, split};
-use super::{Decision, Doubt, Plan, PlanRequest, Sizing};
+use super::load::{Gain, Keeps, Load, OTHER_FRAMES, Tempo, gain_of_reads};
+use super::split::{self, Fate, Question, Split, Verdict, split};
+use super::trial::Trial;
+use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::config::Config;
 use crate::curve::{Cost, View, Written};
-use crate::disk::policy;
+use crate::disk::policy::{self, FOLLOWING_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{BLOCK, Nanos, SECOND, Share};
+use crate::units::{BLOCK, SECOND, Share};
+
+/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
+/// may use (`volume/prefetch.rs`).
+const WINDOWS: u64 = 8;
+/// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much
+/// arriving, and half the partition dirty.
+const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
 /// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
 /// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
+/// A partition that holds this part of the blocks used so far is taken to hold all of them: their number is an estimate
+/// from samples.
+const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
 /// What is known of a tenant.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct Known {
     created: u64,
     cost: Cost,
-    /// The time of the first request of its curve.
-    begun: Option<Nanos>,
+    trial: Trial,
     /// Known when its trial is over.
     load: Option<Load>,
+    writes: bool,
     tempo: Tempo,
-    /// Frames of its partition that are in use.
+    /// Recent number of concurrent streams.
+    streams: u32,
+    /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
+    seen: u64,
     feedback: Feedback,
 }
 
 impl Known {
+    fn new(created: u64) -> Known {
+        Known {
+            created,
+            cost: Cost::default(),
+            trial: Trial::default(),
+            load: None,
+            writes: false,
+            tempo: Tempo::default(),
+            streams: 0,
+            used: 0,
+            seen: 0,
+            feedback: Feedback::default(),
+        }
+    }
+
     /// Learns from a look at the tenant.
     fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
-        if self.tempo.look(&observed) {
-            // The curve has been restarted.
-            self.begun = None;
-        }
-        (self.cost, self.used) = (observed.cost, observed.used);
+        self.tempo.look(&observed);
+        (self.cost, self.used, self.seen) = (observed.cost, observed.used, view.reuse.seen);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
-        if observed.references > 0 && evidence.now >= *self.begun.get_or_insert(evidence.now) + evidence.trial_ns_max {
+        self.trial.look(evidence.now, observed.references, || view.clone());
+        if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
+            self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
             self.load = Load::new(&view, &self.cost, gain, &self.tempo, whole).or(self.load.take());
         }
@@ -54,8 +82,28 @@ impl Known {
     }
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
-    fn keeps(&self, target: u64) -> Option<Ends> {
-        self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
+    fn keeps(&self, target: u64) -> Option<Keeps> {
+        let load = self.load.as_ref()?;
+        if self.seen == 0 {
+            // The curve has been restarted: it says nothing about what the partition has.
+            return Some(load.keeps(target));
+        }
+        let frames = self.used + OTHER_FRAMES;
+        // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
+        let has_all = self.used as f64 >= FILLED * self.seen as f64;
+        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
+    }
+
+    /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
+    /// runs.
+    fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
+        let dirty = WRITER_FRAMES / 2;
+        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows.
+        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
+        let writes = if self.writes { WRITER_FRAMES } else { 0 };
+        let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
+        let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
+        (frames_ns, reads + writes)
     }
 }
 
@@ -71,8 +119,44 @@ fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64
     Gain { target, roomy, alone: alone.min(roomy), chosen: now.chosen() * positioning, open: open * positioning }
 }
 
-/// The tenants, each with what is known of it.
-type Tenants<'a> = Vec<(Facts, &'a Known)>;
+/// The claim of a tenant with this cache size and `kept` promised frames.
+fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Claim {
+    match cache {
+        CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
+        _ if kept > 0 => split::Claim::Kept(kept),
+        _ if !is_known => split::Claim::Watched,
+        _ => split::Claim::Wanted { again },
+    }
+}
+
+/// All tenants, the guest last, and the result for them.
+struct Survey {
+    tenants: Vec<Facts>,
+    weights: Vec<f64>,
+    question: Option<Question>,
+    /// `None` under a policy that does not insulate.
+    split: Option<Split>,
+}
+
+impl Survey {
+    /// Frames that the tenants other than the last one do not give up.
+    fn others_hold(&self) -> u64 {
+        let fates = self.split.as_ref().map(|split| &split.fates);
+        let hard = |at: usize| match fates {
+            Some(fates) => fates[at].hard,
+            None => Claim::new(self.tenants[at].spec.cache, 0).least(),
+        };
+        (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
+    }
+
+    /// The claims of all tenants.
+    fn claims(&self) -> Vec<(TenantId, Claim)> {
+        let shrunk = planted!(AdmittedShrunk);
+        let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
+        let all = self.tenants.iter().enumerate();
+        all.map(|(at, facts)| (facts.tenant, Claim::new(facts.spec.cache, kept(at)))).collect()
+    }
+}
 
 /// The planner of one disk: a deterministic machine, whose time is that of the evidence. It knows what tenants do; what
 /// they are promised comes with the evidence.
@@ -101,31 +185,27 @@ impl Planner {
             self.latest.tenants.iter().map(|facts| (facts.tenant, facts.created)).collect();
         self.known.retain(|tenant, known| created.get(tenant) == Some(&known.created));
         for (&tenant, &created) in &created {
-            self.known.entry(tenant).or_insert_with(|| Known { created, ..Known::default() });
+            self.known.entry(tenant).or_insert_with(|| Known::new(created));
         }
         let looks = std::mem::take(&mut self.latest.looks);
-        let gains = looks.into_iter().filter_map(|observed| self.look(*observed)).collect();
-        let tenants = self.tenants(None);
-        let split = self.split(&tenants);
-        let targets =
-            Targets { generation: self.latest.generation, tenants: self.targets(&tenants, split.as_ref()), gains };
-        let fates = split.iter().flat_map(|split| &split.fates);
-        for (facts, fate) in self.latest.tenants.iter().zip(fates) {
-            let known = self.known.get_mut(&facts.tenant).expect("all tenants are known");
-            known.feedback.look(self.latest.now, facts, fate.weight, fate.planned);
-        }
+        let gains = looks.into_iter().filter_map(|look| self.look(look)).collect();
+        let survey = self.survey(None);
+        let targets = Targets { generation: self.latest.generation, tenants: self.targets(&survey), gains };
+        self.measure(&survey);
         targets
     }
 
-    /// Examines the curve of a tenant.
-    fn look(&mut self, observed: Observed) -> Option<Gained> {
-        let (tenant, target) = (observed.tenant, observed.target);
-        let known = self.known.get_mut(&tenant)?;
+    /// Examines the curve and the streams of a tenant.
+    fn look(&mut self, look: Look) -> Option<Gained> {
+        let known = self.known.get_mut(&look.tenant)?;
+        known.streams = look.streams.max(known.streams.saturating_sub(1));
+        let observed = *look.observed?;
+        let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
         let (reads, width) = gain_of_reads(&view, &known.tempo, target, self.latest.frames);
         let is_certain = known.tempo.width(width, gain.width()) <= CERTAIN_WITHIN;
         Some(Gained {
-            tenant,
+            tenant: look.tenant,
             reads,
             is_certain,
             writes: gain.alone,
@@ -133,88 +213,137 @@ impl Planner {
         })
     }
 
-    /// All tenants other than `replaced`.
-    fn tenants(&self, replaced: Option<TenantId>) -> Tenants<'_> {
-        let all = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != replaced);
-        all.map(|facts| (*facts, &self.known[&facts.tenant])).collect()
-    }
-
-    /// Divides the disk; `None` under a policy that does not insulate.
-    fn split<'a>(&self, tenants: &Tenants<'a>) -> Option<Split> {
-        let Evidence { settings, frames, .. } = self.latest;
-        if !settings.insulates() || tenants.is_empty() {
-            return None;
-        }
-        let weights = policy::weights(&tenants.iter().map(|(facts, _)| facts.spec.share).collect::<Vec<_>>());
-        let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
-        let input = |(at, (facts, known)): (usize, (Facts, &'a Known))| split::Tenant {
-            claim: Claim::new(facts.spec.cache, facts.kept),
-            weight: weights[at],
-            loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
-            shortfall: known.feedback.shortfall(),
-            slice_least_ns: facts.burst_ns as f64,
-            load: known.load.as_ref(),
-        };
-        let question = Question {
-            keep: f64::from(settings.insulation_permille) / 1000.0,
-            memory: frames,
-            round_max_ns: settings.round_max_ns as f64,
-        };
-        Some(split(&question, &tenants.iter().copied().enumerate().map(input).collect::<Vec<_>>()))
-    }
-
-    /// The targets of the tenants for this division.
-    fn targets(&self, tenants: &Tenants<'_>, split: Option<&Split>) -> Vec<Target> {
-        let shrunk = planted!(AdmittedShrunk);
-        let kept = |at: usize| split.filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
-        let claim = |(at, (facts, _)): (usize, &(Facts, _))| (facts.tenant, Claim::new(facts.spec.cache, kept(at)));
-        let claims: Vec<_> = tenants.iter().enumerate().map(claim).collect();
-        let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
-            let promise = split.map(|split| self.promise(tenants[at], split, at, u64::from(frames)));
-            Target { tenant, frames, hard: split.map_or(claims[at].1.least(), |split| split.fates[at].hard), promise }
-        };
-        allot::targets(self.latest.frames, &claims).into_iter().enumerate().map(target).collect()
-    }
-
-    fn promise(&self, (facts, known): (Facts, &Known), split: &Split, at: usize, frames: u64) -> Promise {
-        let (fate, settings) = (&split.fates[at], &self.latest.settings);
-        // Lent cache counts as long as it is lent. If no round is long enough, a longer round would cost all other
-        // tenants more than this one gains.
-        let cache = known.load.as_ref().map_or(1.0, |load| load.keeps(frames)[0]);
-        let mut by_slices = split.aims.iter().map(|aim| aim / cache);
-        let keep = by_slices.find(|&keep| keep <= fate.time_longest).unwrap_or(split.aims[0]);
-        // Longer slices make up for what is lost beside them.
-        let keep_permille = ((keep + known.feedback.shortfall()).min(KEEP_MOST) * 1000.0 + 1e-6) as u32;
-        let keeps = known.keeps(frames);
-        let ends = keeps.map(|keeps| keeps.map(|part| permille(part * fate.time)));
-        let decision = match (fate.decision, ends) {
-            (Some(Decision::Admitted), Some([low, ..])) if low < settings.insulation_permille => {
-                Decision::Trial(Doubt::Filling { used_bytes: bytes_of(known.used.min(frames)) })
+    /// Compares what the tenants get with what the plan expects.
+    fn measure(&mut self, survey: &Survey) {
+        let Some(split) = &survey.split else { return };
+        for (at, facts) in survey.tenants.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&facts.tenant) {
+                known.feedback.look(self.latest.now, facts, survey.weights[at], split.fates[at].planned);
             }
-            (Some(decision), _) => decision,
-            (None, _) => Decision::Trial(match known.begun {
-                Some(begun) => Doubt::Unsettled { until: begun + self.latest.trial_ns_max },
+        }
+    }
+
+    /// Divides the disk anew.
+    fn targets(&self, survey: &Survey) -> Vec<Target> {
+        let divided = allot::targets(self.latest.frames, &survey.claims()).unwrap_or_default();
+        let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
+            let promise = survey.question.zip(survey.split.as_ref());
+            let promise = promise.map(|(question, split)| self.promise(survey, at, question, split, frames.into()));
+            Target { tenant, frames, promise }
+        };
+        divided.into_iter().enumerate().map(target).collect()
+    }
+
+    fn promise(&self, survey: &Survey, at: usize, question: Question, split: &Split, frames: u64) -> Promise {
+        let (facts, fate) = (&survey.tenants[at], split.fates[at]);
+        let known = self.known.get(&facts.tenant);
+        // Lent cache counts as long as it is lent.
+        let cache = known.and_then(|known| known.load.as_ref()).map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
+        // Longer slices make up for what is lost beside them.
+        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
+        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+        let keep = keep.max((keep + shortfall).min(KEEP_MOST));
+        Promise {
+            kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
+            hard: fate.hard,
+            keep_permille: (keep * 1000.0 + 1e-6) as u32,
+            sizing: self.sizing(known, facts, split.round_ns, fate, survey.weights[at], frames),
+        }
+    }
+
+    /// All tenants, and the guest, which is like the tenant `like`, in place of the tenant that it replaces.
+    fn survey(&self, guest: Option<(Facts, Option<TenantId>)>) -> Survey {
+        let Evidence { settings, frames, reviews, prefetch_bytes, .. } = self.latest;
+        let is_other = |facts: &&Facts| guest.is_none_or(|(guest, _)| guest.tenant != facts.tenant);
+        let mut tenants: Vec<Facts> = self.latest.tenants.iter().filter(is_other).copied().collect();
+        let others = tenants.len();
+        tenants.extend(guest.map(|(facts, _)| facts));
+        let shares: Vec<_> = tenants.iter().map(|facts| facts.spec.share).collect();
+        let weights = policy::weights(&shares);
+        let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
+        let insulates = settings.insulates() && !tenants.is_empty();
+        let answer = insulates.then(|| {
+            let tenant = |at: usize| {
+                let facts = &tenants[at];
+                let model = guest.filter(|_| at == others).and_then(|(_, like)| like).unwrap_or(facts.tenant);
+                let known = self.known.get(&model);
+                let load = known.and_then(|known| known.load.as_ref());
+                let again = matches!(facts.decided, Some((Decision::BestEffort(_), _)));
+                split::Tenant {
+                    claim: claim(facts.spec.cache, facts.kept, load.is_some(), again),
+                    weight: weights[at],
+                    loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
+                    shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
+                    slice_least_ns: facts.burst_ns as f64,
+                    load,
+                    transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
+                }
+            };
+            let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
+            let question = Question {
+                keep: f64::from(settings.insulation_permille) / 1000.0,
+                memory: frames,
+                round_max_ns: settings.round_max_ns as f64,
+                turn: reviews % tenants.len(),
+            };
+            (question, split(&question, &all))
+        });
+        let (question, split) = answer.unzip();
+        Survey { tenants, weights, question, split }
+    }
+
+    /// The decision for a tenant and its numbers, for this round, weight and partition.
+    fn sizing(
+        &self,
+        known: Option<&Known>,
+        facts: &Facts,
+        round_ns: f64,
+        fate: Fate,
+        weight: f64,
+        target: u64,
+    ) -> Sizing {
+        let Fate { verdict, need, kept, time, .. } = fate;
+        let Evidence { settings, now, trial_ns_max, .. } = self.latest;
+        let keeps = known.and_then(|known| known.keeps(target));
+        let target_permille = settings.insulation_permille;
+        let is_filling = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);
+        let decision = match verdict {
+            Verdict::Met if is_filling() => {
+                let used = known.map_or(0, |known| known.used.min(target));
+                Decision::Trial(Doubt::Filling { used_bytes: bytes_of(used) })
+            }
+            Verdict::Met => Decision::Admitted,
+            Verdict::Open if matches!(facts.spec.cache, CacheSpec::Asked(_)) => Decision::Admitted,
+            Verdict::Open => Decision::Trial(match known.and_then(|known| known.trial.begun()) {
+                Some(begun) => Doubt::Unsettled { until: begun + trial_ns_max },
                 None => Doubt::Unused,
             }),
+            Verdict::Memory(needs, free) => {
+                Decision::BestEffort(Bound::Memory { needs_bytes: bytes_of(needs), free_bytes: bytes_of(free) })
+            }
+            Verdict::Asked(needs) => Decision::BestEffort(Bound::Asked { needs_bytes: bytes_of(needs) }),
+            Verdict::Round(needs_ns) => Decision::BestEffort(Bound::Round { needs_ns }),
+            Verdict::Shortfall(lacks) => Decision::BestEffort(Bound::Shortfall { lacks_permille: permille(lacks) }),
+            Verdict::Age(most) => Decision::BestEffort(Bound::Age { most_permille: permille(most) }),
         };
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
-        let round_ns = if settings.needs_slices { split.round_ns } else { 0.0 };
-        let sizing = Sizing {
+        let since = facts.decided.filter(|(before, _)| is_same(before)).map_or(now, |(_, since)| since);
+        let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
+        Sizing {
             decision,
-            since: facts.decided.filter(|(before, _)| is_same(before)).map_or(self.latest.now, |(_, since)| since),
+            since,
             insulation_permille: settings.insulation_permille,
-            need_bytes: fate.need.map(bytes_of),
-            kept_bytes: bytes_of(fate.kept),
-            lent_bytes: bytes_of(frames.saturating_sub(fate.kept)),
-            time_permille: permille(fate.time),
-            cache_permille: keeps.map(|[_, point, _]| permille(point)),
-            best_permille: ends.map(|[_, point, _]| point),
-            low_permille: ends.map(|[low, ..]| low),
-            high_permille: ends.map(|[.., high]| high),
+            need_bytes: need.map(bytes_of),
+            kept_bytes: bytes_of(kept),
+            lent_bytes: bytes_of(target.saturating_sub(kept)),
+            time_permille: permille(time),
+            cache_permille: keeps.map(|keeps| permille(keeps.point)),
+            best_permille: keeps.map(|keeps| permille(keeps.point * time)),
+            low_permille: keeps.map(|keeps| permille(keeps.low * time)),
+            high_permille: keeps.map(|keeps| permille(keeps.high * time)),
             round_ns: round_ns as u64,
-            wait_ns: (round_ns * (1.0 - fate.weight)) as u64,
-        };
-        Promise { kept: fate.kept, keep_permille, sizing }
+            wait_ns: (round_ns * (1.0 - weight)) as u64,
+        }
     }
 
     /// The decision for a planned tenant, as of the latest evidence.
@@ -226,30 +355,49 @@ impl Planner {
         };
         let replaced = tenant.map(find).transpose()?;
         let model = like.map(find).transpose()?.or(replaced);
-        let mut tenants = self.tenants(tenant);
-        let promised: u64 = tenants.iter().filter_map(|(facts, _)| facts.spec.share).map(Share::ppb).sum();
+        let others = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != tenant);
+        let promised: u64 = others.filter_map(|facts| facts.spec.share).map(Share::ppb).sum();
         let left_ppb = Share::ONE.ppb().saturating_sub(promised);
         if let Some(asked) = share.filter(|share| !overcommit && share.ppb() > left_ppb) {
             return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
         }
-        // Its load is that of the model, and nothing has been decided for it.
-        let (model, unknown) = (model.copied().unwrap_or_default(), Known::default());
-        let known = like.or(tenant).map_or(&unknown, |model| &self.known[&model]);
-        let spec = TenantSpec { share, cache, ..model.spec };
-        let kept = if let CacheSpec::Decided(bytes) = cache { frames_of(bytes) } else { 0 };
-        let tenant = tenant.unwrap_or(TenantId(u32::MAX));
-        tenants.push((Facts { tenant, spec, kept, decided: None, ..model }, known));
-        let split = self.split(&tenants);
-        let mut targets = self.targets(&tenants, split.as_ref());
-        let sizing = targets.pop().expect("the planned tenant").promise.map(|promise| promise.sizing);
-        let others = targets.iter().map(|target| target.hard).sum();
-        allot::admit(self.latest.frames, others, cache)?;
+        let guest = self.guest(request, model);
+        let survey = self.survey(Some((guest, model.map(|model| model.tenant))));
+        let (frames, others) = (self.latest.frames, survey.others_hold());
+        allot::admit(frames, others, cache)?;
+        let at = survey.tenants.len() - 1;
+        let target = allot::targets(frames, &survey.claims()).map_or(0, |targets| u64::from(targets[at].1));
+        let sizing = survey.split.as_ref().map(|split| {
+            let known = model.and_then(|model| self.known.get(&model.tenant));
+            self.sizing(known, &guest, split.round_ns, split.fates[at], survey.weights[at], target)
+        });
+        let round_ns = sizing.map_or(0, |sizing| sizing.round_ns);
         Ok(Plan {
-            slice_ns: sizing.map_or(0, |sizing| sizing.round_ns - sizing.wait_ns),
+            slice_ns: round_ns - sizing.map_or(0, |sizing| sizing.wait_ns),
             sizing,
-            free_bytes: bytes_of(self.latest.frames.saturating_sub(others)),
+            free_bytes: bytes_of(frames.saturating_sub(others)),
             share_left_ppb: left_ppb,
         })
+    }
+
+    /// The planned tenant: its load is that of `model`, and nothing has been decided for it.
+    fn guest(&self, request: PlanRequest, model: Option<&Facts>) -> Facts {
+        let spec = TenantSpec {
+            share: request.share,
+            cache: request.cache,
+            ..model.map(|model| model.spec).unwrap_or_default()
+        };
+        Facts {
+            tenant: request.tenant.unwrap_or(TenantId(u32::MAX)),
+            created: 0,
+            spec,
+            kept: if let CacheSpec::Decided(bytes) = request.cache { frames_of(bytes) } else { 0 },
+            decided: None,
+            loss_ns: model.and_then(|model| model.loss_ns),
+            burst_ns: model.map_or(0, |model| model.burst_ns),
+            useful_ns: 0,
+            wanted_ns: 0,
+        }
     }
 }
 

@@ -8,15 +8,15 @@
 //! ```
 //!
 //! There is one evidence at a time: collected, or on its way until its targets are there. Until a planner has seen a
-//! change, the cache is divided provisionally: every tenant has what it requested or what it was promised, the largest
-//! promises cut if that is too much.
+//! change, the cache is divided provisionally: every tenant has what it requested or what it was promised, all cut in
+//! proportion if that is too much.
 
 use super::Server;
 use crate::cache::Partition;
 use crate::event::Action;
 use crate::ids::TenantId;
 use crate::plan::allot::{self, Claim, frames_of};
-use crate::plan::{Evidence, Facts, Observed, Sizing, Targets};
+use crate::plan::{Evidence, Facts, Look, Observed, Sizing, Targets};
 use crate::slab::Table;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{Nanos, SECOND};
@@ -148,7 +148,9 @@ impl Server {
             (tenant, Claim::new(partition.spec.cache, kept))
         };
         let claims: Vec<_> = self.volumes.cache.tenants().map(claim).collect();
-        self.resize_partitions(&allot::targets(u64::from(self.volumes.cache.pool().limit()), &claims));
+        if let Some(targets) = allot::targets(u64::from(self.volumes.cache.pool().limit()), &claims) {
+            self.resize_partitions(&targets);
+        }
     }
 
     fn resize_partitions(&mut self, targets: &[(TenantId, u32)]) {
@@ -183,8 +185,10 @@ impl Server {
         let mut evidence = gathering.evidence;
         self.planning.reviews += usize::from(gathering.turns.is_some());
         evidence.now = self.volumes.now;
+        evidence.reviews = self.planning.reviews;
         evidence.settings = *self.volumes.route.disk.settings();
         evidence.frames = u64::from(self.volumes.cache.pool().limit());
+        evidence.prefetch_bytes = self.volumes.prefetch_bytes;
         (self.planning.sent, self.planning.in_flight) = (evidence.generation, true);
         self.actions.push_back(Action::Evidence(evidence));
         true
@@ -215,7 +219,7 @@ impl Server {
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
             let is_in_turn = turns.is_some_and(|turns| *before % turns == self.planning.reviews % turns);
             if is_in_turn && !evidence.looks.iter().any(|look| look.tenant == tenant) {
-                evidence.looks.extend(self.look(tenant));
+                evidence.looks.push(self.look(tenant));
             }
             evidence.tenants.push(self.facts(tenant));
             (*next, *before) = (tenant.0 + 1, *before + 1);
@@ -226,13 +230,12 @@ impl Server {
     fn facts(&mut self, tenant: TenantId) -> Facts {
         let (now, disk) = (self.volumes.now, &mut self.volumes.route.disk);
         let (plan, wanted_ns) = (disk.plan(now, tenant), disk.wanted_ns(now, tenant));
-        let (planned, partition) = (&self.planning.tenants[tenant], self.volumes.cache.partition(tenant));
+        let planned = &self.planning.tenants[tenant];
         Facts {
             tenant,
             created: planned.created,
-            spec: partition.spec,
-            // What was provisionally cut is not promised any more.
-            kept: planned.kept.min(u64::from(partition.target)),
+            spec: self.volumes.cache.partition(tenant).spec,
+            kept: planned.kept,
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
@@ -241,12 +244,13 @@ impl Server {
         }
     }
 
-    /// Looks at what a tenant has done since the last look; `None` for nothing.
-    fn look(&mut self, tenant: TenantId) -> Option<Box<Observed>> {
+    /// Looks at what a tenant has done since the last look.
+    fn look(&mut self, tenant: TenantId) -> Look {
         let Server { planning, volumes, .. } = self;
         let Volumes { curves, measured, cache, route, now, .. } = volumes;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let planned = &mut planning.tenants[tenant];
+        let mut look = Look { tenant, streams: partition.streams, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));
@@ -255,14 +259,13 @@ impl Server {
         measured.dirty.set_room(target, whole, outpaces.map(|outpaces| outpaces && !is_idle));
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         if is_idle {
-            return None;
+            return look;
         }
         planned.references = references;
         let counts = curve.counts(partition.spec.eviction);
         let (cost, written) = (measured.cost.clone(), measured.dirty.written());
         measured.dirty.fade(DIRT_FADES);
-        Some(Box::new(Observed {
-            tenant,
+        look.observed = Some(Box::new(Observed {
             target,
             used: u64::from(partition.used),
             quiet_ns: measured.standalone.quiet_ns(),
@@ -272,7 +275,8 @@ impl Server {
             counts,
             cost,
             written,
-        }))
+        }));
+        look
     }
 
     /// The planner's answer is there.
@@ -299,7 +303,7 @@ impl Server {
         for target in all {
             let planned = &mut self.planning.tenants[target.tenant];
             planned.sizing = target.promise.map(|promise| promise.sizing);
-            planned.hard = target.hard;
+            planned.hard = target.promise.map_or(0, |promise| promise.hard);
             if let Some(promise) = target.promise {
                 planned.kept = promise.kept;
                 self.volumes.route.disk.set_keep(target.tenant, Some(promise.keep_permille));

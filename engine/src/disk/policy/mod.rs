@@ -20,6 +20,7 @@ use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 pub use super::books::{Count, DiskTime, Usage};
 pub use super::lanes::STUCK_NS;
+pub(crate) use super::slices::FOLLOWING_BYTES;
 pub use super::slices::{SLICES_KEPT, Slice};
 pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS};
 pub use kind::{Kind, UnknownKind};

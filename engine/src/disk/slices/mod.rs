@@ -44,7 +44,7 @@ use meter::{Meter, Watch};
 /// is there when one completes. Given a whole read-ahead window, command queueing may begin with the part that passes
 /// first under the head, and complete last the block that the client waits for.
 const FOLLOWERS_MAX: u32 = 2;
-const FOLLOWING_BYTES: u64 = 256 << 10;
+pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
 /// Number of past slices that are kept for display.
 pub const SLICES_KEPT: usize = 64;
 
