@@ -12,7 +12,7 @@ use engine::ids::TenantId;
 use engine::units::Nanos;
 use tracing::{info, warn};
 
-use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
+use super::view::{CreateVolume, EventView, PlanView, SetTenant, SizingView, Verdict};
 use super::volumes::which_disk;
 use super::{Control, Error, Invalid, Kind, blocking};
 use crate::quantity::{Name, ShareText, Size};
@@ -166,9 +166,9 @@ impl Control {
             let running = state.disk(&disk)?;
             let is_new = !state.may_have_tenant(&disk, &tenant);
             let now = if is_new { TenantSpec::default() } else { running.allotment(&tenant) };
-            let share = request.share.clone().or_else(|| now.share.clone());
-            let min_bandwidth = request.min_bandwidth.or(now.min_bandwidth);
-            let after = TenantSpec { share: share.clone(), min_bandwidth, ..now.clone() };
+            let mut after = now.clone();
+            self.apply_request(&tenant, &SetTenant::of_new(&request), &mut after)?;
+            let share = after.share.clone();
             running.check_promises(&disk, &tenant, &after, request.overcommit)?;
             let admission = self.admission(&disk, running, &tenant, &after);
             let others =

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::shares::Shares;
 use super::show::SNAPSHOT_TIMEOUT;
 use super::view::{DiskGuarantee, ViolationView, ViolationsView};
-use super::{Control, Error, Invalid, Running};
+use super::{Control, DiskReason, Error, Invalid, Running};
 use crate::quantity::{Name, Rate, percent};
 use crate::store::TenantSpec;
 use crate::store::profile::date;
@@ -166,7 +166,7 @@ impl Control {
         let mut all = Vec::new();
         for on in &of {
             let Ok(disk) = on.disk.parse::<Name>() else { continue };
-            all.extend(self.missed_on(&disk, name).await.unwrap_or_default());
+            all.extend(self.missed_on(&disk, name).await?);
         }
         all.sort_by_key(|(begun, _)| *begun);
         let guarantee =
@@ -178,19 +178,22 @@ impl Control {
         })
     }
 
-    /// The missed windows of a tenant on a disk, with when they began. `None` if the disk does not answer.
-    async fn missed_on(&self, disk: &Name, tenant: &Name) -> Option<Vec<(SystemTime, ViolationView)>> {
+    /// The missed windows of a tenant on a disk, with when they began.
+    async fn missed_on(&self, disk: &Name, tenant: &Name) -> Result<Vec<(SystemTime, ViolationView)>, Error> {
         let answer = {
             let state = self.state();
-            let running = state.disk(disk).ok()?;
-            let id = running.tenants.get(tenant)?.id;
+            let running = state.disk(disk)?;
+            let Some(entry) = running.tenants.get(tenant) else { return Ok(Vec::new()) };
+            let id = entry.id;
             running.thread.command(Command::Violations(id))
         };
         let answer = tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await;
-        let Ok(Ok(Report::Violations(now, windows))) = answer else { return None };
+        let Ok(Ok(Report::Violations(now, windows))) = answer else {
+            return Err(Error::DiskOffline(disk.clone(), DiskReason::NoAnswer));
+        };
         let read_at = SystemTime::now();
         let begun = |window: &Window| read_at - Duration::from_nanos(now.saturating_sub(window.begun));
-        Some(windows.iter().map(|window| (begun(window), violation(disk, begun(window), window))).collect())
+        Ok(windows.iter().map(|window| (begun(window), violation(disk, begun(window), window))).collect())
     }
 
     /// Tells of avoidable misses since the last snapshot.

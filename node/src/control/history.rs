@@ -159,6 +159,11 @@ impl Control {
         }
     }
 
+    /// The disk is another one, or has another policy: what its tenants used there says nothing any more.
+    pub(super) fn forget_history(&self, disk: &Name) {
+        self.histories.lock().expect("nobody panics while holding it").retain(|(of, _), _| of != disk);
+    }
+
     /// Whether the guarantee of a specification would hold; `None` without a guarantee.
     pub(super) fn admission(
         &self,

@@ -316,11 +316,13 @@ impl Control {
         if let Some(series) = self.series().get_mut(disk) {
             series.samples.clear();
         }
+        self.forget_history(disk);
     }
 
     /// Drops all of a disk that was removed. A new disk of the same name starts with zero.
     pub(super) fn forget_series(&self, disk: &Name) {
         self.series().remove(disk);
+        self.forget_history(disk);
     }
 
     /// Samples all disks periodically, until the server shuts down.

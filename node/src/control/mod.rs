@@ -80,7 +80,7 @@ pub struct Control {
     /// The list of disks, as it is stored in the server's directory.
     registry: Arc<tokio::sync::Mutex<Registry>>,
     /// Held by a change of policies, before the change locks of disks.
-    changing_policies: tokio::sync::Mutex<()>,
+    changing_policies: tokio::sync::RwLock<()>,
     /// The named policies, as they are stored in the server's directory. The lock is never held across a wait.
     policies: Mutex<Policies>,
     /// How often memory was divided among the disks.
@@ -239,7 +239,7 @@ impl Control {
             turns: turn::Turns::default(),
             dividing: Arc::default(),
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
-            changing_policies: tokio::sync::Mutex::default(),
+            changing_policies: tokio::sync::RwLock::default(),
             policies: Mutex::new(Policies::read(data)?),
             divisions: Arc::default(),
             probes: probes::Probes::default(),

@@ -12,10 +12,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::sync::RwLockWriteGuard;
 use tracing::{info, warn};
 
 use super::tenants::{TenantChange, warn_unless_stored};
-use super::turn::Turn;
+use super::turn::{TURN_TIMEOUT, Turn};
 use super::view::{CreatePolicy, CreateVolume, PolicyUser, SetPolicy, SetTenant, TenantPolicyView};
 use super::{Control, Done, Error, Invalid, Kind, PolicyError, State, blocking, guarantees};
 use crate::quantity::Name;
@@ -38,7 +39,7 @@ impl Control {
     /// Creates a policy.
     pub async fn create_policy(&self, request: CreatePolicy) -> Result<Done, Error> {
         let (name, policy) = (request.name.clone(), request.policy());
-        let _changing = self.changing_policies.lock().await;
+        let _changing = self.change_policies().await?;
         if name.as_str() == "none" {
             return Err(Invalid::PolicyNone.into());
         }
@@ -57,7 +58,7 @@ impl Control {
         if of_tenant.changes_nothing() {
             return Err(Invalid::NoChangeOfPolicy(name.clone()).into());
         }
-        let _changing = self.changing_policies.lock().await;
+        let _changing = self.change_policies().await?;
         let _turns = self.change_all().await?;
         let before = self.policy(name)?;
         let mut spec = TenantSpec::default();
@@ -113,7 +114,11 @@ impl Control {
         self.write_policy(name, Some(after.clone())).await?;
         for (_, store, change) in changes.iter() {
             if let Err(error) = self.store_tenant(store, Some(change)).await {
-                self.write_policy(name, Some(before.clone())).await?;
+                if let Err(why) = self.write_policy(name, Some(before.clone())).await {
+                    // The change has been committed: tenants are brought in line when their disks are opened.
+                    warn!(policy = %name, "changed; a tenant is not stored ({error}), and it cannot be undone: {why}");
+                    return Ok(());
+                }
                 return Err(error);
             }
         }
@@ -122,7 +127,7 @@ impl Control {
 
     /// Deletes a policy that has no users.
     pub async fn delete_policy(&self, name: &Name) -> Result<Done, Error> {
-        let _changing = self.changing_policies.lock().await;
+        let _changing = self.change_policies().await?;
         let _turns = self.change_all().await?;
         self.policy(name)?;
         let users = self.state().users_of(name);
@@ -132,6 +137,12 @@ impl Control {
         self.write_policy(name, None).await?;
         info!(policy = %name, "deleted");
         Ok(done(format!("policy '{name}' is deleted")))
+    }
+
+    /// Waits until no other change of policies is in progress and no disk is being added, with a time limit.
+    async fn change_policies(&self) -> Result<RwLockWriteGuard<'_, ()>, Error> {
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.changing_policies.write()).await;
+        turn.map_err(|_| PolicyError::Changing.into())
     }
 
     /// Takes the change locks of all disks, in the order of their names.

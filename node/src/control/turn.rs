@@ -17,7 +17,7 @@ use crate::quantity::Name;
 
 /// How long a change waits for the one before it: longer than any change takes on a disk that answers. Changes that
 /// write zeros take longer, but release the lock meanwhile.
-const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The right to change a disk and its volumes, until it is dropped.
 pub type Turn = OwnedMutexGuard<()>;

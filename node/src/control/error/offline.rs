@@ -13,6 +13,8 @@ use crate::store::{DataError, LoadError, OpenError, SimulatedError};
 pub enum DiskReason {
     #[error("its file system does not answer; the disk is opened when it does")]
     Hangs,
+    #[error("its thread does not answer")]
+    NoAnswer,
     #[error(transparent)]
     Store(Arc<OpenError>),
     #[error("its volumes cannot be read: {0}")]

@@ -17,6 +17,9 @@ pub enum PolicyError {
     /// A policy that has users, which are disks and tenants, is not deleted.
     #[error("policy '{policy}' is in use by {}", listed(users))]
     InUse { policy: Name, users: Vec<(Name, Name)> },
+    /// Another change has not ended.
+    #[error("policies are being changed, or a disk is being added: the change has not ended within 10 s")]
+    Changing,
     /// The file of policies cannot be written.
     #[error("cannot write the policies: {0}")]
     Write(io::Error),
@@ -27,6 +30,7 @@ impl PolicyError {
     pub fn status(&self) -> u16 {
         match self {
             PolicyError::Determined { .. } | PolicyError::DoesNotFit { .. } | PolicyError::InUse { .. } => 409,
+            PolicyError::Changing => 503,
             PolicyError::Write(_) => 500,
         }
     }
@@ -40,6 +44,7 @@ impl PolicyError {
             )),
             PolicyError::DoesNotFit { why, .. } => why.hint(),
             PolicyError::InUse { .. } => Some("detach them with `aerogel tenant set TENANT --policy none`".into()),
+            PolicyError::Changing => Some("try again later; `aerogel disk list` shows which disks answer".into()),
             PolicyError::Write(_) => None,
         }
     }

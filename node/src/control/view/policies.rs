@@ -37,6 +37,9 @@ impl CreatePolicy {
     /// The values that it sets.
     pub fn policy(&self) -> Policy {
         let CreatePolicy { name: _, share, min_bandwidth, max_bandwidth, max_iops, burst } = self.clone();
+        // 'max' is no ceiling.
+        let (max_bandwidth, max_iops) =
+            (max_bandwidth.filter(|most| most.0.is_some()), max_iops.filter(|most| most.0.is_some()));
         Policy { share, min_bandwidth, max_bandwidth, max_iops, burst }
     }
 }
