@@ -15,7 +15,7 @@
 //!
 //! Source: Gulati, Merchant, Varman, pClock: an arrival curve based approach for QoS guarantees in shared storage
 //! systems (SIGMETRICS 2007), sections 3 and 4. Downside: the deadlines hold if the disk can serve the sum of the
-//! guarantees, whatever the requests, which nobody knows beforehand.
+//! guarantees, for requests that are not known in advance.
 
 use super::bucket::Bucket;
 use super::{Head, Rule, Sfq, first};

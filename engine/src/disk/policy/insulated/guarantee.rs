@@ -16,8 +16,9 @@
 //! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
 //!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them
 //!   is always the one for which nothing remains.
-//! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
-//!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
+//! - Time that is unused after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not
+//!   end before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more
+//!   often.
 //!
 //! A tenant always has its share of each round, except what it released itself. How long its requests will take is not
 //! predicted: a reservation that is shorter than the share would be too short when the tenant loses locality.
