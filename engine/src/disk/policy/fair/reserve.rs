@@ -28,14 +28,15 @@ pub(super) struct Reserve {
     /// Recent cost, and bytes that the clients received; and the bytes that they had received by then.
     cost_ns: f64,
     bytes: f64,
-    delivered: u64,
+    /// What its clients had received at the last completion; `None` before the first one.
+    delivered: Option<u64>,
 }
 
 impl Reserve {
     /// For a guarantee, which may be none, and a share of the device.
     pub(super) fn new(now: Nanos, bytes_per_s: u64, share: Option<Share>) -> Option<Reserve> {
         let share = share.map_or(0.0, |share| share.ppb() as f64 / 1e9);
-        let reserve = Reserve { bytes_per_s, share, due: now, cost_ns: 0.0, bytes: 0.0, delivered: 0 };
+        let reserve = Reserve { bytes_per_s, share, due: now, cost_ns: 0.0, bytes: 0.0, delivered: None };
         (bytes_per_s > 0 && share > 0.0).then_some(reserve)
     }
 
@@ -55,11 +56,14 @@ impl Reserve {
         let rate = (self.bytes_per_s as f64 * cost_per_byte / SECOND as f64).min(self.share);
         let takes_ns = if rate > 0.0 { cost_ns as f64 / rate } else { f64::INFINITY };
         self.due = self.due.max(now.saturating_sub(BEHIND_NS)).saturating_add(takes_ns as Nanos);
+        // After many hits in the cache, a byte seems to cost nothing: that must not end the reservation for long.
+        self.due = self.due.min(now.saturating_add(BEHIND_NS));
     }
 
     /// A request of this cost completed; the clients have received `delivered` bytes in all.
     pub(super) fn done(&mut self, cost_ns: Nanos, delivered: u64) {
-        let bytes = delivered.saturating_sub(std::mem::replace(&mut self.delivered, delivered));
+        let Some(before) = self.delivered.replace(delivered) else { return };
+        let bytes = delivered.saturating_sub(before);
         self.cost_ns = self.cost_ns * FORGETS + cost_ns as f64;
         self.bytes = self.bytes * FORGETS + bytes as f64;
     }

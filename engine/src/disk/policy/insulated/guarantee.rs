@@ -130,7 +130,9 @@ impl Guarantee {
     }
 
     pub(super) fn set(&mut self, bytes_per_s: u64) {
-        (self.bytes_per_s, self.window) = (bytes_per_s, None);
+        if self.bytes_per_s != bytes_per_s {
+            (self.bytes_per_s, self.window) = (bytes_per_s, None);
+        }
     }
 
     /// The clients have received so many bytes by now: a window may be over. It ended after the last look.
@@ -265,9 +267,9 @@ impl Rounds {
         Rounds { guarantees: 0, slack: Slack::default(), spare_ns: 0, dice: Dice::new(seed) }
     }
 
-    /// A round begins.
-    pub(super) fn begin(&mut self) {
-        self.spare_ns = self.slack.age();
+    /// A round begins. At most another round is divided in it.
+    pub(super) fn begin(&mut self, round_ns: Nanos) {
+        self.spare_ns = self.slack.age().min(round_ns);
     }
 
     /// What a slice of `length` in a round of `round_ns` has of the time that is divided by share.

@@ -286,7 +286,9 @@ impl Insulated {
     /// released.
     fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos, delivered: u64) -> Slot {
         let tenant = &mut self.tenants[id];
-        tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total() } else { 0 };
+        // No slice is longer than the longest round.
+        let most_ns = self.settings.round_max_ns.saturating_sub(tenant.credit as Nanos);
+        tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total().min(most_ns) } else { 0 };
         let ns = tenant.credit as Nanos + tenant.lent_ns;
         if let Some(guarantee) = &mut tenant.guarantee {
             guarantee.starts(ns, delivered);
@@ -306,7 +308,7 @@ impl Insulated {
         if self.rounds.guarantees == 0 {
             return;
         }
-        self.rounds.begin();
+        self.rounds.begin(self.round_ns);
         let Insulated { tenants, tour, order, rounds, lengths, round_ns, .. } = self;
         let class = |id: TenantId| {
             let guarantee = tenants[id].guarantee.as_ref();
