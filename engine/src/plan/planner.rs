@@ -16,7 +16,7 @@ use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{BLOCK, SECOND, Share};
 
-/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
+/// Read-ahead windows that a partition holds for each stream: four windows in the half of the partition that streams
 /// may use (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
 /// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much

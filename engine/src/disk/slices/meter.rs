@@ -62,6 +62,10 @@ struct Mark {
     done: u32,
 }
 
+/// The service rate of a queue that is so many times as deep is another one: a drive that can choose from twice as many
+/// requests serves 1.1 to 1.3 times as many (`docs/notes/slices.md`).
+const DEEPER: f64 = 2.0;
+
 /// From this number of requests on, the steady parts of the recent slices are better evidence than all time after the
 /// first completion of each slice.
 const STEADY: f64 = 4.0;
@@ -188,6 +192,8 @@ pub(crate) struct Meter {
     backlog: Option<f64>,
     /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
     depth: Option<f64>,
+    /// The same where a slice showed a steady part.
+    seen_depth: Option<f64>,
     /// Length of the last slice, if it was too short to show the service rate in its steady part.
     too_short_ns: Option<Nanos>,
     /// Slice time of the tenant in excess of four times its steady time: it grows while less than a quarter is steady.
@@ -219,15 +225,17 @@ impl Meter {
         if watch.done == 0 || !watch.has_demand {
             return 0;
         }
-        let fade = fade(total);
         let past = watch.past.or(watch.last);
+        if let Some((_, _, in_device)) = watch.drain.filter(|&(_, in_device_ns, _)| in_device_ns > 0) {
+            self.drains_at(f64::from(in_device), watch.steady.zip(past).is_some_and(|(from, to)| to.done > from.done));
+        }
+        let fade = fade(total);
         let seen_ns = Watch::add_to(&mut self.steady, watch.steady, past, fade);
         Watch::add_to(&mut self.early, watch.first, past, fade);
         Watch::add_to(&mut self.rough, watch.first, watch.last, fade);
-        if let Some((mark, in_device_ns, in_device)) = watch.drain
+        if let Some((mark, in_device_ns, _)) = watch.drain
             && in_device_ns > 0
         {
-            follow(&mut self.depth, f64::from(in_device));
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
         }
         // If the disk idled for the tenant when its slice was interrupted, nothing was lost in a drain.
@@ -248,6 +256,18 @@ impl Meter {
         let (useful, carry) = self.worth(now, watch);
         self.carry = carry;
         useful
+    }
+
+    /// A drain of a slice with or without a steady part begins with so many requests in the device. Where slices show
+    /// no steady part and the queue has become more than [`DEEPER`] times as deep as where they did, what is known of
+    /// the service rate is of another load, which a drive serves more slowly, and would only fade with long slices.
+    fn drains_at(&mut self, in_device: f64, is_seen: bool) {
+        follow(&mut self.depth, in_device);
+        if is_seen {
+            follow(&mut self.seen_depth, in_device);
+        } else if self.depth.zip(self.seen_depth).is_some_and(|(depth, seen)| depth > DEEPER * seen) {
+            *self = Meter { backlog: self.backlog, depth: self.depth, ..Meter::default() };
+        }
     }
 
     /// What the context switch at the beginning of the slice cost: by how much longer the first request takes than
@@ -312,7 +332,7 @@ impl Meter {
     /// there for a while; its usual slices do not show this. `None` if they do.
     pub(crate) fn look_ns(&self) -> Option<Nanos> {
         let look_ns = 3 * self.backlog_ns();
-        (self.dark_ns > look_ns).then_some(look_ns)
+        (self.dark_ns > look_ns || self.too_short_ns.is_some()).then_some(look_ns)
     }
 
     /// Bytes that are transferred in `time_ns`, without positioning.
@@ -402,6 +422,27 @@ mod tests {
         assert_eq!(meter.loss_ns(), Some(50 + 20), "the switch, and what the last took longer");
         assert_eq!(meter.need_ns(100, 12), 700);
         assert_eq!(meter.drain_ns(200), 35);
+    }
+
+    /// `requests` of cost 100, all in the device from the beginning: the first one takes 60, each further one `each`.
+    fn burst(meter: &mut Meter, requests: u32, each: Nanos) {
+        let mut watch = watch(meter, 0);
+        watch.drain(0, requests, 100 * Nanos::from(requests));
+        (0..requests).for_each(|at| watch.done(60 + each * Nanos::from(at), 100, requests - at));
+        meter.slice(60 + each * Nanos::from(requests - 1), &watch, Cause::UsedUp);
+    }
+
+    #[test]
+    fn a_queue_that_became_much_deeper_than_its_slices_show_is_another_load() {
+        let mut meter = Meter::default();
+        (0..20).for_each(|_| _ = slice(&mut meter));
+        assert_eq!(meter.look_ns(), None);
+        burst(&mut meter, 40, 5);
+        burst(&mut meter, 40, 5);
+        assert!(meter.look_ns().is_some(), "its slices do not show how fast it is");
+        assert!(meter.rate().unwrap() < 0.06, "nothing is left of the rate of two at a time: {:?}", meter.rate());
+        burst(&mut meter, 45, 5);
+        assert!(meter.whole.slices > 1.0, "what is known of the deeper queue is kept");
     }
 
     #[test]
