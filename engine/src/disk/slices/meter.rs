@@ -259,8 +259,8 @@ impl Meter {
     }
 
     /// A drain of a slice with or without a steady part begins with so many requests in the device. Where slices show
-    /// no steady part and the queue has become more than [`DEEPER`] times as deep as where they did, what is known of
-    /// the service rate is of another load, which a drive serves more slowly, and would only fade with long slices.
+    /// no steady part and the queue has become more than [`DEEPER`] times as deep as where they did, the known service
+    /// rate is that of another load, and would only fade with long slices.
     fn drains_at(&mut self, in_device: f64, is_seen: bool) {
         follow(&mut self.depth, in_device);
         if is_seen {
