@@ -49,6 +49,8 @@ pub(crate) struct Partition {
     pub(crate) throttled: bool,
     /// Streams with read-ahead.
     pub(crate) streams: u32,
+    /// The longest read of a stream since the planner looked last, bytes.
+    pub(crate) stream_read: u64,
     /// Bytes that were read ahead and not yet read by a client, over all streams.
     pub(crate) unread: u64,
     /// Frames of read-ahead in flight or queued.
@@ -80,6 +82,7 @@ impl Partition {
             unsent: 0,
             throttled: false,
             streams: 0,
+            stream_read: 0,
             unread: 0,
             prefetching: 0,
             volumes: 0,

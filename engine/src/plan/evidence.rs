@@ -71,6 +71,8 @@ pub(crate) struct Look {
     pub(crate) tenant: TenantId,
     /// Concurrent streams.
     pub(crate) streams: u32,
+    /// The longest read of a stream, bytes.
+    pub(crate) stream_read: u64,
     /// `None` if it did nothing since the last look.
     pub(crate) observed: Option<Box<Observed>>,
 }

@@ -16,9 +16,11 @@ use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{BLOCK, SECOND, Share};
 
-/// Read-ahead windows that a partition holds for each stream: four windows in the half of the partition that streams
-/// may use (`volume/prefetch.rs`).
+/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
+/// may use, or four reads in half of it (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
+/// Longest read of a client that makes such windows longer, bytes: in longer ones, transfer amortises positioning.
+const STREAM_READ_MAX: u64 = 2 << 20;
 /// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
@@ -44,6 +46,8 @@ struct Known {
     tempo: Tempo,
     /// Recent number of concurrent streams.
     streams: u32,
+    /// The longest recent read of a stream, bytes.
+    stream_read: u64,
     /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
     seen: u64,
@@ -60,6 +64,7 @@ impl Known {
             writes: false,
             tempo: Tempo::default(),
             streams: 0,
+            stream_read: 0,
             used: 0,
             seen: 0,
             feedback: Feedback::default(),
@@ -98,8 +103,10 @@ impl Known {
     /// runs.
     fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
         let dirty = WRITER_FRAMES / 2;
-        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows.
-        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
+        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows, unless its
+        // client waits for more than that in one read.
+        let window = prefetch_bytes_max.min(FOLLOWING_BYTES).max(self.stream_read.min(STREAM_READ_MAX));
+        let reads = u64::from(self.streams) * WINDOWS * window / BLOCK;
         let writes = if self.writes { WRITER_FRAMES } else { 0 };
         let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
         let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
@@ -199,6 +206,7 @@ impl Planner {
     fn look(&mut self, look: Look) -> Option<Gained> {
         let known = self.known.get_mut(&look.tenant)?;
         known.streams = look.streams.max(known.streams.saturating_sub(1));
+        known.stream_read = look.stream_read.max(known.stream_read / 2);
         let observed = *look.observed?;
         let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
