@@ -153,6 +153,7 @@ impl Volumes {
             Kind::Trim | Kind::Zeroes => (CHANGES, 0),
             Kind::Flush | Kind::Status => return None,
         };
+        let bytes = if planted!(CeilingChargesFirstPiece) { bytes.min(PIECE) } else { bytes };
         Some(Cost { side, bytes, ios: bytes.div_ceil(IO_BYTES).max(1) })
     }
 
