@@ -324,10 +324,9 @@ mod tests {
         control.delete_volume(&name("a"), false).await.unwrap();
         control.create_volume(request(json!({"name": "a", "size": "1MiB"}))).await.unwrap();
         let spec = TenantSpec { min_bandwidth: Some("1MiB/s".parse().unwrap()), ..TenantSpec::default() };
-        let state = control.state();
         let disk = name("default");
-        assert_eq!(control.fitting(state.disk(&disk).unwrap(), &disk, &name("a"), &spec), None);
-        drop(state);
+        let fitting = control.fitting(control.state().disk(&disk).unwrap(), &disk, &name("a"), &spec);
+        assert_eq!(fitting, None);
         assert!(control.drain().await.is_empty());
     }
 
