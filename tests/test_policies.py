@@ -26,7 +26,7 @@ class Policies(ServerCase):
         self.assertEqual([self.share("a"), self.share("b")], ["1/3", "1/3"])
         refused = self.server.cli("policy", "set", "gold", "--share", "3/5", check=False)
         self.assertEqual(refused.returncode, 1)
-        self.assertIn("tenant 'b' on disk 'default'", refused.stderr)
+        self.assertIn("tenant 'a' on disk 'default'", refused.stderr)
         self.assertEqual([self.share("a"), self.share("b")], ["1/3", "1/3"])
         self.server.kill()
         self.server.start()

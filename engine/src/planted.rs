@@ -61,6 +61,10 @@ bugs! {
     ClearForgetsEvictions,
     /// A volume's write cache mode changes without the flush that makes acknowledged data keep the new mode's promise.
     WriteCacheChangedUnflushed,
+    /// A request that is processed in pieces takes from the ceilings what its first piece takes.
+    CeilingChargesFirstPiece,
+    /// Guarantees count what the device has read and written, read-ahead included, as delivered.
+    DeviceBytesDelivered,
     /// A request that waited for an overlapping one continues although it also overlaps another one.
     OrderWaitsOnce,
     /// A server's successor opens volumes while requests of its predecessor can still reach the device.

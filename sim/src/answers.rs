@@ -47,6 +47,8 @@ impl World {
         self.stats.errors += u64::from(error != 0);
         self.log(Line::Answer(conn, request, error));
         self.check_error(&pending, volume_id, session)?;
+        let tenant = self.tenant_of(volume_id);
+        self.entitled[tenant.0 as usize].answered(self.now, &pending)?;
         let (step, horizon) = (self.step, self.horizon(volume_id).min(pending.start));
         let cells = cell::covered(request.offset, u64::from(request.len));
         let volume = &mut self.volumes[volume_id.0 as usize];

@@ -7,7 +7,8 @@
 //!                                     ├─ frames                               memory, and who may access it when
 //!                                     ├─ operator, planning, restart, finale    commands, power cuts, crashes, the end
 //!                                     ├─ history, register, judge, reply, cell     checks of content and answers
-//!                                     └─ trouble, promptness, stall            checks of errors and waiting
+//!                                     ├─ trouble, promptness, stall            checks of errors and waiting
+//!                                     └─ entitled                              checks of ceilings and delivered bytes
 //! ```
 //!
 //! [`load`] is separate: traces and synthetic loads, for virtual and live servers.
@@ -33,6 +34,7 @@ mod answers;
 pub mod bench;
 pub mod cell;
 pub mod disk;
+mod entitled;
 pub mod fault;
 mod finale;
 pub mod frames;

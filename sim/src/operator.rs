@@ -3,7 +3,8 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
+    CacheSpec, Ceilings, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec,
+    WriteCache,
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -53,6 +54,13 @@ impl World {
         self.tokens += 1;
         let token = self.tokens;
         self.asks.insert(token, ask);
+        let now = self.now;
+        match &command {
+            Command::SetTenant(tenant, spec) => self.entitled[tenant.0 as usize].set(now, spec.ceilings),
+            // What is held back goes at once.
+            Command::Drain => self.entitled.iter_mut().for_each(|tenant| tenant.set(now, Ceilings::default())),
+            _ => {}
+        }
         self.handle(Event::Control { token, command })
     }
 
@@ -265,7 +273,11 @@ impl World {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())
             }
-            (Ask::Tenant(_), Report::Refused(Refusal::CacheTooLarge { .. } | Refusal::ShareTooLarge { .. })) => Ok(()),
+            (Ask::Tenant(tenant), Report::Refused(Refusal::CacheTooLarge { .. } | Refusal::ShareTooLarge { .. })) => {
+                // Its ceilings are those before.
+                self.entitled[tenant.0 as usize].set(self.now, Ceilings::default());
+                Ok(())
+            }
             (Ask::Drop(tenant), Report::Done) if !self.has_volumes(tenant) => {
                 self.tenants[tenant.0 as usize] = false;
                 Ok(())
@@ -429,6 +441,12 @@ impl World {
             "partitions are larger than the cache"
         } else if snapshot.tenants.iter().any(|tenant| tenant.dirty_frames > tenant.used_frames) {
             "there is more dirt than content"
+        } else if snapshot
+            .tenants
+            .iter()
+            .any(|tenant| self.entitled[tenant.tenant.0 as usize].is_exceeded(tenant.usage.delivered.bytes))
+        {
+            "more bytes were delivered than requested"
         } else if used >= self.setup.config.frames_max() as u64 {
             "more frames are used than there are"
         } else if snapshot.in_flight != self.disk.in_flight() as u64 + put_off {

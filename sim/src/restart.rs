@@ -16,6 +16,7 @@ use engine::nbd::wire::command;
 
 use crate::Verdict;
 use crate::cell;
+use crate::entitled::Entitled;
 use crate::frames::Frames;
 use crate::medium::Turn;
 use crate::operator::Ask;
@@ -72,6 +73,7 @@ impl World {
         self.by_conn.clear();
         self.asks.clear();
         (self.draining, self.drained) = (false, false);
+        self.entitled.fill(Entitled::default());
         self.batch.clear();
         self.held_most = None;
         self.server = Server::new(self.setup.config.clone());

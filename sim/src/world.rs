@@ -30,6 +30,7 @@ use engine::{Action, Event, Outgoing, Server};
 use crate::Verdict;
 use crate::access::Access;
 use crate::disk::Disk;
+use crate::entitled::Entitled;
 use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
@@ -197,6 +198,8 @@ pub struct World {
     pub(crate) drained: bool,
     /// Which tenants exist.
     pub(crate) tenants: Vec<bool>,
+    /// What their clients got.
+    pub(crate) entitled: Vec<Entitled>,
     silence_checked_at: Nanos,
     /// When hung requests were last released.
     hung_until: Nanos,
@@ -247,6 +250,7 @@ impl World {
             draining: false,
             drained: false,
             tenants: vec![false; setup.tenants.len()],
+            entitled: vec![Entitled::default(); setup.tenants.len()],
             silence_checked_at: 0,
             hung_until: 0,
             policy: setup.config.policy(),

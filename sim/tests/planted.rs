@@ -36,6 +36,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::ClosedBesideDeviceRequests => 419,
         Bug::SuccessorDoesNotWait => 162,
         Bug::UnsentTakeAllFrames => 476,
+        Bug::CeilingChargesFirstPiece => 106,
         _ => 0,
     }
 }

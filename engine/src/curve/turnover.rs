@@ -7,22 +7,24 @@
 //!   b     r  r r r r  r   r    │                  │            abandoned: not read in the later half
 //! ```
 //!
-//! If the load is stationary, the reads of a block are spread evenly over the time since its first one. So a block with
-//! n reads after its first one, `age` references ago, has none in the last `half` with probability (1 - half / age) ^
-//! n: at most 1/8 for n = 3, whatever the popularities of blocks are. If many more are abandoned than these
-//! probabilities add up to, the set moves. Then new blocks may come with time instead of with requests: standalone,
-//! where the tenant makes more requests in the same time, a smaller part of them would be for new blocks.
+//! Under a stationary load the reads of a block are spread evenly over the time since its first read. A block with n
+//! reads after its first one, `age` references ago, then has no read in the last `half` references with probability
+//! (1 - half / age) ^ n: at most 1/8 for n = 3, for any popularity. The sum of these probabilities is the number of
+//! blocks that are abandoned by chance. If many more are abandoned, the set moves.
 //!
-//! Blocks that were not read within the horizon do not count: a set that changed once is no moving set.
+//! This matters for standalone estimates. New blocks of a moving set may come with time, not with requests. A tenant
+//! alone makes more requests in the same time, and a smaller part of them is for new blocks.
 //!
-//! Source: ours. Downside: a set that moves more slowly than the horizon, or whose blocks are read fewer than four
-//! times, is not noticed; blocks that are abandoned after a number of reads, not after a time, are taken for it.
+//! Blocks without a read within the horizon do not count: a set that changed once is not a moving set.
+//!
+//! Source: ours. Downside: sets that move more slowly than the horizon, or whose blocks are read fewer than four times,
+//! are not detected. Blocks that are abandoned after a number of reads, not after a time, are taken for a moving set.
 
-/// Fewer reads of a block do not tell: half of the blocks with two reads have none in the later half.
+/// Blocks with fewer reads are not counted: half of the blocks with two reads have none in the later half.
 const READS_LEAST: u8 = 4;
 /// Reads of a block are counted up to this number: with so many, none is abandoned by chance.
 pub(super) const READS_MOST: u8 = 200;
-/// Fewer blocks that were read often do not tell.
+/// With fewer blocks that were read often, there is no answer.
 const BLOCKS_LEAST: f64 = 64.0;
 /// The part of them that is abandoned beyond chance if the set moves. One that moves once in the horizon abandons half.
 const MOVED_LEAST: f64 = 0.15;

@@ -321,6 +321,10 @@ impl Device {
         } else {
             self.scheduler.left(now, slot.tenant, &slot.entry, slot.submitted);
         }
+        if planted!(DeviceBytesDelivered) {
+            let (tenant, bytes) = (slot.tenant, slot.entry.len);
+            self.delivered(now, tenant, bytes);
+        }
         served
     }
 

@@ -274,7 +274,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 
     /// When [`Scheduler::next`] may have another answer although no event occurred.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
-        if self.slices.owner().is_some() { self.slices.poll_timeout(&self.lanes) } else { self.ask_at }
+        if self.slices.owner().is_some() { self.slices.poll_timeout(&self.lanes, &self.books) } else { self.ask_at }
     }
 
     /// The plan for a tenant; `None` if the policy promises nothing.

@@ -1,4 +1,4 @@
-//! Windows of guarantees: whether each tenant with a minimum bandwidth gets it, and whose fault it is if not.
+//! Windows of guarantees: whether each tenant with a minimum bandwidth gets it, and the cause of each miss.
 //!
 //! ```text
 //!   bytes delivered ──┬── W ──┬── W ──┬── W ──►      W = 15 s x guarantee; a window may take 15 s
@@ -6,24 +6,24 @@
 //!
 //!   missed, in which the tenant had demand for
 //!     at most 15 s                                   no-demand: it got its guarantee while it had demand
-//!     more: share x R x own rate  < guarantee        fundamental: it would not fit into the share of any fair disk
-//!                                 >= guarantee       avoidable: all else
+//!     more: share x R x own rate  < guarantee        fundamental: the guarantee does not fit into the share
+//!                                 >= guarantee       avoidable: it fits, and the disk missed it
 //! ```
 //!
-//! The own rate is what the tenant gets for the standalone-equivalent time of its slices: what a disk of its own would
-//! give it. R is the target, or the tenant's own efficiency if the longest round is too short for R. A missed window is
+//! The own rate is the tenant's bandwidth on a dedicated disk: its bytes, divided by the standalone-equivalent time of
+//! its work. R is the target, or the tenant's efficiency if the longest round is too short for R. A missed window is
 //! marginal if share x R x own rate is within 5 % of the guarantee.
 //!
-//! Windows are cut from the tenant's own byte sequence, so that they are comparable with those of a dedicated disk. A
-//! window begins with its first demand: the time before does not count. A tenant whose demand stops would leave its
-//! window open forever. Such a window is closed early, by time: as no-demand if the tenant had demand for less than
-//! half of it, or if it got its guarantee while it had demand; by the rules above if it is late and the tenant has been
-//! without demand for 15 s.
+//! A window is a number of bytes, so that windows are comparable with those of a dedicated disk. It begins with the
+//! tenant's first demand. A window whose demand stops never gets its bytes. It is closed by time:
+//! - as no-demand after 15 s, if the tenant had demand for less than half of it, or got its guarantee while it had
+//!   demand;
+//! - by the rules above, if it is late and the tenant has had no demand for 15 s.
 //!
-//! Downsides: a tenant that is served far too slowly is told late, because its window lasts until its bytes are
-//! delivered. Without slices the own rate is not measured, but follows from costs or from the profile, or, without a
-//! profile, from the tenant's part of the device's busy time. A drive that keeps a request waiting for others counts as
-//! busy with it, too, so the own rate is too low and some avoidable misses are called fundamental.
+//! Downsides: a window that is served too slowly is reported late, because it lasts until its bytes are delivered.
+//! Without slices the own rate is not measured. It is estimated from costs, from the profile, or, without a profile,
+//! from the tenant's part of the device's busy time. That part includes the time in which the drive delays its requests
+//! for others', so the own rate is too low and some avoidable misses are called fundamental.
 //!
 //! Source: Wachs and Ganger, "Guaranteed performance for shared storage" (CMU-PDL-10-113), sections 3.4, 5.1.6 and 5.2.
 
@@ -268,35 +268,42 @@ impl Windows {
 
     /// Closes the tenant's window, and begins the next one.
     pub(crate) fn close(&mut self, now: Nanos, tenant: TenantId, totals: Totals, keep_permille: u32) {
-        let weights = Weights::new(self.tracks.iter().map(|(_, track)| track.terms.share));
-        let promised: u64 = self.tracks.iter().filter_map(|(_, track)| track.terms.share).map(Share::ppb).sum();
-        let track = &mut self.tracks[tenant];
-        let goal = track.goal();
-        let window = Window {
-            miss: Miss::NoDemand,
-            marginal: false,
-            begun: track.begun,
-            duration_ns: now - track.begun,
-            wanted_ns: totals.wanted_ns - track.before.wanted_ns,
-            bytes: track.bytes - track.carried,
-            min_bytes_per_s: track.terms.min_bytes_per_s,
-            owned_ns: totals.owned_ns.saturating_sub(track.before.owned_ns),
-            useful_ns: totals.useful_ns.saturating_sub(track.before.useful_ns),
-            share_ppb: part(weights.of(track.terms.share), promised),
-            keep_permille,
-        };
+        let track = &self.tracks[tenant];
+        let (goal, duration_ns) = (track.goal(), now - track.begun);
         let whole = track.bytes / goal;
-        let is_met = whole > 0 && window.duration_ns <= WINDOW_NS;
-        if is_met {
-            track.counts.met += whole;
-        } else {
-            let mut window = window;
+        let is_met = whole > 0 && duration_ns <= WINDOW_NS;
+        // A small guarantee is met with each request, so the share is computed for missed windows only.
+        let missed = (!is_met).then(|| {
+            let mut window = Window {
+                miss: Miss::NoDemand,
+                marginal: false,
+                begun: track.begun,
+                duration_ns,
+                wanted_ns: totals.wanted_ns - track.before.wanted_ns,
+                bytes: track.bytes - track.carried,
+                min_bytes_per_s: track.terms.min_bytes_per_s,
+                owned_ns: totals.owned_ns.saturating_sub(track.before.owned_ns),
+                useful_ns: totals.useful_ns.saturating_sub(track.before.useful_ns),
+                share_ppb: self.share_ppb(tenant),
+                keep_permille,
+            };
             window.classify();
-            track.keep(window);
-            // A last request that completes several windows: all but the first are met.
-            track.counts.met += whole.saturating_sub(1);
-        }
+            window
+        });
+        let track = &mut self.tracks[tenant];
+        // A last request that completes several windows: all but the first are met.
+        track.counts.met += whole - u64::from(whole > 0 && !is_met);
+        missed.into_iter().for_each(|window| track.keep(window));
         track.begin(now, totals, if whole > 0 { track.bytes % goal } else { 0 });
+    }
+
+    /// The tenant's part of the disk, parts per billion: less than its share if the shares sum to more than the disk.
+    fn share_ppb(&self, tenant: TenantId) -> u64 {
+        let shares = || self.tracks.iter().map(|(_, track)| track.terms.share);
+        let weight = Weights::new(shares()).of(self.tracks[tenant].terms.share);
+        let promised: u64 = shares().flatten().map(Share::ppb).sum();
+        let whole = Share::ONE.ppb();
+        (u128::from(weight) * u128::from(whole) / u128::from(promised.max(whole))) as u64
     }
 
     /// The counts of a tenant; `None` without a guarantee.
@@ -309,12 +316,6 @@ impl Windows {
     pub(crate) fn missed(&self, tenant: TenantId) -> Vec<Window> {
         self.tracks.get(tenant).map(|track| track.missed.iter().copied().collect()).unwrap_or_default()
     }
-}
-
-/// A share of a disk whose shares sum to `promised`: less than requested if that is more than the whole disk.
-fn part(share_ppb: u64, promised: u64) -> u64 {
-    let whole = Share::ONE.ppb();
-    (u128::from(share_ppb) * u128::from(whole) / u128::from(promised.max(whole))) as u64
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@
 //!
 //! While a tenant is held back, it has no demand ([`crate::disk::Device::set_held`]): the disk does not idle for it,
 //! and live insulation does not count the time. A tenant whose requests of the other direction still arrive and are
-//! served is not taken to be held back.
+//! served is not taken to be held back. They are served unless a request that arrived before them waits for a ceiling
+//! on the total.
 //!
 //! Downside: a write that is held back stops its connection, because its payload comes next in the socket.
 
@@ -55,9 +56,9 @@ pub(crate) struct Throttle {
     ios: [Option<Bucket>; 3],
     /// Requests that are held back, in order of arrival.
     held: [VecDeque<u32>; 2],
-    /// When the last request went without being held back while others were.
+    /// When the last request went without being held back, or hardly, while others were.
     passed_at: Option<Nanos>,
-    /// When requests may be released.
+    /// When requests may be released, or the tenant counts as held back because none passed.
     due_at: Option<Nanos>,
     /// Since when requests have been held back; and the time before.
     since: Option<Nanos>,
@@ -88,6 +89,11 @@ impl Throttle {
         self.of(side).chain(self.of(TOTAL)).all(|bucket| bucket.is_ready(now))
     }
 
+    /// Whether a request of this side is held back that waits for the total only.
+    fn waits_for_total(&self, now: Nanos, side: usize) -> bool {
+        !self.held[side].is_empty() && self.of(TOTAL).next().is_some() && self.of(side).all(|own| own.is_ready(now))
+    }
+
     fn ready_at(&self, side: usize) -> Nanos {
         self.of(side).chain(self.of(TOTAL)).map(Bucket::ready_at).max().unwrap_or(0)
     }
@@ -106,8 +112,7 @@ impl Throttle {
 
     /// Whether a request of this side may go now, without one that arrived before it.
     fn admits(&self, now: Nanos, side: usize) -> bool {
-        let other = &self.held[1 - side];
-        let waits = !self.held[side].is_empty() || !other.is_empty() && self.of(TOTAL).next().is_some();
+        let waits = !self.held[side].is_empty() || self.waits_for_total(now, 1 - side);
         !waits && self.is_ready(now, side)
     }
 
@@ -148,6 +153,7 @@ impl Volumes {
             Kind::Trim | Kind::Zeroes => (CHANGES, 0),
             Kind::Flush | Kind::Status => return None,
         };
+        let bytes = if planted!(CeilingChargesFirstPiece) { bytes.min(PIECE) } else { bytes };
         Some(Cost { side, bytes, ios: bytes.div_ceil(IO_BYTES).max(1) })
     }
 
@@ -161,6 +167,7 @@ impl Volumes {
             if throttle.holds_any() {
                 throttle.passed_at = Some(now);
                 self.note_held(tenant);
+                self.release_later(tenant);
             }
             return false;
         }
@@ -197,7 +204,7 @@ impl Volumes {
         self.route.disk.set_held(now, tenant, is_held);
     }
 
-    /// Sets the timer for the next release.
+    /// Sets the timer for the next release, and for the time at which the tenant counts as held back.
     fn release_later(&mut self, tenant: TenantId) {
         let throttle = &mut self.throttles[tenant];
         let sides = [READS, CHANGES].into_iter().filter(|&side| !throttle.held[side].is_empty());
@@ -205,7 +212,8 @@ impl Volumes {
             throttle.due_at = None;
             return;
         };
-        let at = at.max(self.now + TICK_NS);
+        let passes_until = throttle.passed_at.map(|at| at + PASSES_NS).filter(|&until| until > self.now);
+        let at = at.min(passes_until.unwrap_or(Nanos::MAX)).max(self.now + TICK_NS);
         throttle.due_at = Some(at);
         self.timers.wake_at(Timer::Ceilings, at);
     }
@@ -234,10 +242,16 @@ impl Volumes {
             if self.work.is_spent() {
                 return self.put_off(Todo::Held(tenant));
             }
-            let Some((request, cost)) = self.next_released(tenant) else { return self.release_later(tenant) };
+            let Some((request, cost)) = self.next_released(tenant) else {
+                self.note_held(tenant);
+                return self.release_later(tenant);
+            };
             let throttle = &mut self.throttles[tenant];
             throttle.held[cost.side].pop_front();
             throttle.take(self.now, cost);
+            if self.requests[request].held_at.is_some_and(|at| self.now <= at + 2 * TICK_NS) {
+                throttle.passed_at = Some(self.now);
+            }
             self.charge(tenant, RELEASE_UNITS);
             let conn = self.unhold(tenant, request);
             self.start(request);
@@ -374,6 +388,42 @@ mod tests {
         // A TRIM moves no data.
         rig.write(3, 0, 0, BLOCK, 7);
         assert_eq!(rig.answer(3), Some(0));
+    }
+
+    /// A ceiling on the total, which does not limit the tenant, beside one on reads.
+    #[test]
+    fn a_tenant_whose_writes_are_served_is_not_held_back_until_they_end() {
+        let reads_and_total = Ceiling { read: NonZeroU64::new(1), total: NonZeroU64::new(1000), write: None };
+        let mut rig = rig(Ceilings { ios: reads_and_total, burst_ns: 10 * MILLISECOND, ..Ceilings::default() });
+        let held_ns = |rig: &Rig| rig.volumes.route.disk.idle_held_ns(rig.now, OWNER)[0];
+        (0..7).for_each(|cookie| rig.ask(cookie, command::READ, 0, 0, BLOCK));
+        rig.complete_all();
+        rig.wait(10 * MILLISECOND);
+        let before_ns = held_ns(&rig);
+        for cookie in 10..30 {
+            rig.write_as(ConnId(1), cookie, 0, BLOCK, BLOCK, 7);
+            assert_eq!(rig.answer(cookie), Some(0), "no read that is held back waits for the total");
+            rig.wait(SECOND / 10);
+        }
+        assert_eq!((answered(&rig, 0..7), held_ns(&rig)), (3, before_ns));
+        (0..30).for_each(|_| rig.wait(SECOND / 10));
+        // The last write was 0.1 s before the wait.
+        let held_ms = (held_ns(&rig) - before_ns) / MILLISECOND;
+        assert!((2095..=2105).contains(&held_ms), "{held_ms} ms");
+        assert_eq!(rig.volumes.throttles[OWNER].throttled_ns(rig.now), rig.now);
+    }
+
+    #[test]
+    fn requests_that_wait_for_the_total_go_in_order_of_arrival() {
+        let mut rig = rig(ios(10));
+        (0..3).for_each(|cookie| rig.ask(cookie, command::READ, 0, 0, BLOCK));
+        rig.complete_all();
+        rig.ask_as(ConnId(1), 3, command::TRIM, 0, BLOCK, BLOCK);
+        for (at, seen) in [(1, [true, false, false]), (2, [true, true, false]), (3, [true; 3])] {
+            rig.wait(SECOND / 10);
+            rig.complete_all();
+            assert_eq!([1, 2, 3].map(|cookie| rig.answer(cookie).is_some()), seen, "after {at} tenths");
+        }
     }
 
     #[test]

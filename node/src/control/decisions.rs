@@ -169,7 +169,7 @@ impl Control {
             let mut after = now.clone();
             self.apply_request(&tenant, &SetTenant::of_new(&request), &mut after)?;
             let share = after.share.clone();
-            running.check_promises(&disk, &tenant, &after, request.overcommit)?;
+            self.check_promises(running, &disk, &tenant, (&running.allotment(&tenant), &after), request.overcommit)?;
             let admission = self.admission(&disk, running, &tenant, &after);
             let others =
                 running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
@@ -203,7 +203,7 @@ impl Control {
             }
             let share = request.share.as_ref().map(|share| share.share);
             let tenant = request.tenant.as_ref().unwrap_or(&request.name);
-            running.check_share(disk, tenant, share, request.overcommit)?;
+            running.check_share(disk, tenant, running.share_ppb(tenant), share, request.overcommit)?;
             let like = Some(running.tenant_like(disk, like)?);
             PlanRequest { tenant: None, share, overcommit: request.overcommit, cache: CacheSpec::Trial, like }
         };

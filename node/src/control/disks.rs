@@ -10,11 +10,10 @@ use engine::control::{Command, Report};
 use tracing::{info, warn};
 
 use super::registry::{Entry, Registry};
-use super::turn::TURN_TIMEOUT;
 use super::view::AddDisk;
 use super::{
-    Control, Disk, DiskReason, Done, Error, Invalid, Kind, PolicyError, Running, VolumeReason, VolumeState, blocking,
-    refusal, resolve, stop,
+    Control, Disk, DiskReason, Done, Error, Invalid, Kind, Running, VolumeReason, VolumeState, blocking, refusal,
+    resolve, stop,
 };
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
@@ -156,9 +155,7 @@ impl Control {
     /// Adds a disk, or tries to open an offline one.
     pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
         let name = request.name.clone();
-        // A change of policies does not know a disk that is about to be added.
-        let policies = tokio::time::timeout(TURN_TIMEOUT, self.changing_policies.read()).await;
-        let _policies = policies.map_err(|_| PolicyError::Changing)?;
+        let _policies = self.keep_policies(true).await?;
         let _turn = self.change(&name).await?;
         let expected = {
             let state = self.state();

@@ -164,6 +164,29 @@ impl Control {
         self.histories.lock().expect("nobody panics while holding it").retain(|(of, _), _| of != disk);
     }
 
+    /// A tenant was removed from a disk.
+    pub(super) fn forget_tenant_history(&self, disk: &Name, tenant: &Name) {
+        let mut histories = self.histories.lock().expect("nobody panics while holding it");
+        histories.remove(&(disk.clone(), tenant.clone()));
+    }
+
+    /// In how many of its past windows with demand a tenant's guarantee would have fitted into its share, and their
+    /// number; `None` if they are too few.
+    pub(super) fn fitting(
+        &self,
+        running: &Running,
+        disk: &Name,
+        tenant: &Name,
+        after: &TenantSpec,
+    ) -> Option<(usize, usize)> {
+        let keep = f64::from(self.chosen(disk, &running.store).settings.insulation_permille) / 1000.0;
+        let part = running.part_of(tenant, after);
+        let histories = self.histories.lock().expect("nobody panics while holding it");
+        let (fitting, windows) =
+            histories.get(&(disk.clone(), tenant.clone()))?.fits(after.min_bandwidth?.0, part, keep);
+        (windows >= WINDOWS_LEAST).then_some((fitting, windows))
+    }
+
     /// Whether the guarantee of a specification would hold; `None` without a guarantee.
     pub(super) fn admission(
         &self,
@@ -226,9 +249,12 @@ fn in_words(view: &AdmissionView, part: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use engine::disk::profile::Finding;
     use engine::units::SECOND;
+    use serde_json::json;
 
     use super::*;
+    use crate::control::Error;
 
     const MIB: u64 = 1 << 20;
 
@@ -246,6 +272,62 @@ mod tests {
             history.add(now);
         }
         history
+    }
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    fn request<T: serde::de::DeserializeOwned>(body: serde_json::Value) -> T {
+        serde_json::from_value(body).unwrap()
+    }
+
+    async fn server(dir: &std::path::Path) -> std::sync::Arc<Control> {
+        let cache = "64MiB".parse().unwrap();
+        let config = crate::config::Config { data: dir.join("data"), cache, ..Default::default() };
+        let control = Control::open(config).await.unwrap();
+        control.create_volume(request(json!({"name": "a", "size": "1MiB", "share": "1/2"}))).await.unwrap();
+        control
+    }
+
+    fn put(control: &Control, history: History) {
+        control.histories.lock().unwrap().insert((name("default"), name("a")), history);
+    }
+
+    /// The disk reads 100 MB/s, and hits in the cache are faster.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_profile_refuses_a_guarantee_unless_enough_history_says_that_it_fits() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = server(dir.path()).await;
+        let found = [(Key::Sequential(Direction::Read, 0), Finding::plain(Some(100e6)))];
+        let store = control.state().disk(&name("default")).unwrap().store.clone();
+        store.change(|known| known.profile.take(&found, 0)).unwrap();
+        let tenant = name("a");
+        let set = || control.set_tenant(&tenant, request(json!({"min_bandwidth": "90000000"})));
+        let refused = set().await;
+        assert!(matches!(refused, Err(Error::GuaranteeTooLarge { .. })), "{refused:?}");
+        put(&control, history(&[(1000, 1.0); WINDOWS_LEAST - 1]));
+        assert!(matches!(set().await, Err(Error::GuaranteeTooLarge { .. })), "too little history");
+        put(&control, history(&[(50, 1.0); WINDOWS_LEAST]));
+        assert!(matches!(set().await, Err(Error::GuaranteeTooLarge { .. })), "it never fitted");
+        put(&control, history(&[(1000, 1.0); WINDOWS_LEAST]));
+        let done = set().await.unwrap();
+        assert!(done.message.contains("by its history it fits"), "{}", done.message);
+        assert!(control.drain().await.is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_tenant_that_is_created_again_has_no_history() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = server(dir.path()).await;
+        put(&control, history(&[(100, 1.0); WINDOWS_LEAST]));
+        control.delete_volume(&name("a"), false).await.unwrap();
+        control.create_volume(request(json!({"name": "a", "size": "1MiB"}))).await.unwrap();
+        let spec = TenantSpec { min_bandwidth: Some("1MiB/s".parse().unwrap()), ..TenantSpec::default() };
+        let disk = name("default");
+        let fitting = control.fitting(control.state().disk(&disk).unwrap(), &disk, &name("a"), &spec);
+        assert_eq!(fitting, None);
+        assert!(control.drain().await.is_empty());
     }
 
     #[test]

@@ -79,7 +79,8 @@ pub struct Control {
     dividing: Arc<tokio::sync::Mutex<()>>,
     /// The list of disks, as it is stored in the server's directory.
     registry: Arc<tokio::sync::Mutex<Registry>>,
-    /// Held by a change of policies, before the change locks of disks.
+    /// Held by a change of policies, and shared by changes of tenants' policies and by disks and volumes that are being
+    /// opened; taken before the change locks of disks.
     changing_policies: tokio::sync::RwLock<()>,
     /// The named policies, as they are stored in the server's directory. The lock is never held across a wait.
     policies: Mutex<Policies>,
@@ -434,7 +435,11 @@ impl Control {
         };
         match spec {
             Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
-            None => return refusal(thread.command(Command::DropTenant(id)).await),
+            None => {
+                // A tenant that is created with this name is another one.
+                self.forget_tenant_history(disk, tenant);
+                return refusal(thread.command(Command::DropTenant(id)).await);
+            }
         }
         if let Ok(running) = self.state().disk_mut(disk) {
             running.tenants.insert(tenant.clone(), Tenant { id, warning: None });
@@ -540,17 +545,35 @@ impl Running {
         self.tenant_names().into_iter().map(|name| (name.clone(), self.allotment(&name))).collect()
     }
 
+    /// The specifications that promise something. One without volumes is what an earlier tenant or a crash has left,
+    /// and promises nothing. But while the tenant of a volume is not known, it may be that of a volume that comes back.
+    fn promises(&self) -> impl Iterator<Item = (&Name, &TenantSpec)> {
+        let has_unknown = self.has_unknown();
+        self.specs.iter().filter(move |(tenant, _)| has_unknown || self.has_tenant(tenant))
+    }
+
     /// The sum of the shares of all tenants except this one, parts per billion.
     fn committed_ppb(&self, except: Option<&Name>) -> u64 {
-        let others = self.allotments().into_iter().filter(|(tenant, _)| Some(tenant) != except);
-        others.filter_map(|(_, allotment)| allotment.share).map(|share| share.share.ppb()).sum()
+        let others = self.promises().filter(|(tenant, _)| Some(*tenant) != except);
+        others.filter_map(|(_, spec)| spec.share.as_ref()).map(|share| share.share.ppb()).sum()
+    }
+
+    /// The requested share of a tenant, parts per billion; 0 without one.
+    fn share_ppb(&self, tenant: &Name) -> u64 {
+        self.allotment(tenant).share.map_or(0, |share| share.share.ppb())
     }
 
     /// Refuses a share that exceeds what the other tenants' shares leave, unless this is accepted or the tenant has it
     /// already.
-    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>, overcommit: bool) -> Result<(), Error> {
+    fn check_share(
+        &self,
+        disk: &Name,
+        tenant: &Name,
+        present_ppb: u64,
+        share: Option<Share>,
+        overcommit: bool,
+    ) -> Result<(), Error> {
         let left_ppb = Share::ONE.ppb().saturating_sub(self.committed_ppb(Some(tenant)));
-        let present_ppb = self.allotment(tenant).share.map_or(0, |share| share.share.ppb());
         match share.filter(|share| !overcommit && share.ppb() > left_ppb.max(present_ppb)) {
             Some(asked) => Err(Error::ShareTooLarge { disk: disk.clone(), asked, left_ppb }),
             None => Ok(()),

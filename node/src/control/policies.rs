@@ -1,18 +1,19 @@
 //! Named policies: shares, guarantees and ceilings that several tenants have in common.
 //!
 //! A tenant's specification on a disk has the name of its policy and a copy of the policy's values, so that a disk that
-//! moves to another server keeps its promises. A change of a policy holds the change locks of all disks: no tenant
-//! takes a policy or leaves it meanwhile. It is applied to the state and the engines, which may refuse it; then the
-//! file of policies is written, then the specifications.
+//! moves to another server keeps its promises. A change of a policy holds the lock of policies, so that no tenant takes
+//! a policy or leaves it and no disk or volume is opened meanwhile, and the change locks of its users' disks. It is
+//! checked for all users together. Then it is applied to the engines, which may refuse it, then the file of policies is
+//! written, then the specifications.
 //!
 //! The file of policies is the commit point. After a crash before it, all users have the old values. After a crash
 //! behind it, some specifications still have the old ones: when a disk is opened, a tenant whose values differ from its
 //! policy gets those of the policy. The same rule serves a disk that was offline during the change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tokio::sync::RwLockWriteGuard;
+use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use tracing::{info, warn};
 
 use super::tenants::{TenantChange, warn_unless_stored};
@@ -21,6 +22,9 @@ use super::view::{CreatePolicy, CreateVolume, PolicyUser, SetPolicy, SetTenant, 
 use super::{Control, Done, Error, Invalid, Kind, PolicyError, State, blocking, guarantees};
 use crate::quantity::Name;
 use crate::store::{Policies, Policy, Store, TenantSpec};
+
+/// A change of a user: its disk, the store of that, and the change of its specification.
+type UserChange = (Name, Arc<Store>, TenantChange);
 
 impl Control {
     /// All policies, with their users.
@@ -59,17 +63,16 @@ impl Control {
             return Err(Invalid::NoChangeOfPolicy(name.clone()).into());
         }
         let _changing = self.change_policies().await?;
-        let _turns = self.change_all().await?;
         let before = self.policy(name)?;
+        let _turns = self.change_disks_of(name).await?;
         let mut spec = TenantSpec::default();
         before.give(&mut spec);
         of_tenant.apply(&mut spec);
         let after = Policy::of(&spec);
         check_policy(name, &after)?;
-        let mut changes = Vec::new();
-        if let Err(error) = self.change_users(name, &before, &after, request.overcommit, &mut changes).await {
-            // The last change first: each one's undo finds the state that it left.
-            for (disk, _, change) in changes.into_iter().rev() {
+        let changes = self.begin_changes(name, &after, request.overcommit)?;
+        if let Err(error) = self.apply_changes(name, (&before, &after), &changes).await {
+            for (disk, _, change) in changes {
                 self.undo_tenant(&disk, Some(change)).await;
             }
             return Err(error);
@@ -82,37 +85,47 @@ impl Control {
         Ok(done(format!("policy '{name}' is changed, {users}")))
     }
 
-    /// Applies a change to all users. Those that were changed are in `changes`, also if it fails.
-    async fn change_users(
+    /// Changes all users in the state, or none: each must fit beside the others as they are after the change.
+    fn begin_changes(&self, policy: &Name, after: &Policy, overcommit: bool) -> Result<Vec<UserChange>, Error> {
+        let mut state = self.state();
+        let mut changes: Vec<UserChange> = Vec::new();
+        for (disk, tenant) in state.users_of(policy) {
+            let running = state.disk_mut(&disk)?;
+            let mut spec = running.allotment(&tenant);
+            after.give(&mut spec);
+            let change = running.enter_change(&tenant, spec);
+            changes.push((disk, running.store.clone(), change));
+        }
+        let check = |(disk, _, change): &UserChange| {
+            let (running, tenant) = (state.disk(disk)?, change.tenant());
+            let specs = (&change.before(), change.after());
+            let fits = self.check_promises(running, disk, tenant, specs, overcommit);
+            fits.map_err(|why| does_not_fit(policy, disk, tenant, why))
+        };
+        if let Err(error) = changes.iter().try_for_each(check) {
+            for (disk, _, change) in changes {
+                state.disk_mut(&disk)?.leave_change(change);
+            }
+            return Err(error);
+        }
+        Ok(changes)
+    }
+
+    /// Applies changes, which are in the state, to the engines, and stores them.
+    async fn apply_changes(
         &self,
         name: &Name,
-        before: &Policy,
-        after: &Policy,
-        overcommit: bool,
-        changes: &mut Vec<(Name, Arc<Store>, TenantChange)>,
+        (before, after): (&Policy, &Policy),
+        changes: &[UserChange],
     ) -> Result<(), Error> {
-        let users = self.state().users_of(name);
-        for (disk, tenant) in users {
-            let does_not_fit = |why| PolicyError::DoesNotFit {
-                policy: name.clone(),
-                tenant: tenant.clone(),
-                disk: disk.clone(),
-                why: Box::new(why),
-            };
-            {
-                let mut state = self.state();
-                let running = state.disk_mut(&disk)?;
-                let change = running.begin_change(&disk, &tenant, overcommit, |spec| {
-                    after.give(spec);
-                    Ok(())
-                });
-                changes.push((disk.clone(), running.store.clone(), change.map_err(does_not_fit)?));
-            }
+        for (disk, _, change) in changes {
+            let tenant = change.tenant();
             let refused = |refusal| Error::Refused { kind: Kind::Tenant, name: tenant.clone(), refusal };
-            self.sync_tenant(&disk, &tenant).await.map_err(refused).map_err(does_not_fit)?;
+            let synced = self.sync_tenant(disk, tenant).await.map_err(refused);
+            synced.map_err(|why| does_not_fit(name, disk, tenant, why))?;
         }
         self.write_policy(name, Some(after.clone())).await?;
-        for (_, store, change) in changes.iter() {
+        for (_, store, change) in changes {
             if let Err(error) = self.store_tenant(store, Some(change)).await {
                 if let Err(why) = self.write_policy(name, Some(before.clone())).await {
                     // The change has been committed: tenants are brought in line when their disks are opened.
@@ -128,7 +141,6 @@ impl Control {
     /// Deletes a policy that has no users.
     pub async fn delete_policy(&self, name: &Name) -> Result<Done, Error> {
         let _changing = self.change_policies().await?;
-        let _turns = self.change_all().await?;
         self.policy(name)?;
         let users = self.state().users_of(name);
         if !users.is_empty() {
@@ -145,9 +157,20 @@ impl Control {
         turn.map_err(|_| PolicyError::Changing.into())
     }
 
-    /// Takes the change locks of all disks, in the order of their names.
-    async fn change_all(&self) -> Result<Vec<Turn>, Error> {
-        let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
+    /// Waits until no change of policies is in progress, and prevents one until the guard is dropped, with a time
+    /// limit. `None` for a change that concerns no policy.
+    pub(super) async fn keep_policies(&self, is_concerned: bool) -> Result<Option<RwLockReadGuard<'_, ()>>, Error> {
+        if !is_concerned {
+            return Ok(None);
+        }
+        let kept = tokio::time::timeout(TURN_TIMEOUT, self.changing_policies.read()).await;
+        Ok(Some(kept.map_err(|_| PolicyError::Changing)?))
+    }
+
+    /// Takes the change locks of the disks on which a policy has users, in the order of their names. The caller holds
+    /// `changing_policies`, so no other disk gets a user.
+    async fn change_disks_of(&self, policy: &Name) -> Result<Vec<Turn>, Error> {
+        let disks: BTreeSet<Name> = self.state().users_of(policy).into_iter().map(|(disk, _)| disk).collect();
         let mut turns = Vec::new();
         for disk in disks {
             turns.push(self.change(&disk).await?);
@@ -242,8 +265,8 @@ impl State {
     fn users_of(&self, policy: &Name) -> Vec<(Name, Name)> {
         let running = self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
         let users = running.flat_map(|(disk, running)| {
-            let all = running.allotments().into_iter();
-            all.filter(|(_, spec)| spec.policy.as_ref() == Some(policy)).map(move |(tenant, _)| (disk.clone(), tenant))
+            let users = running.promises().filter(|(_, spec)| spec.policy.as_ref() == Some(policy));
+            users.map(move |(tenant, _)| (disk.clone(), tenant.clone()))
         });
         users.collect()
     }
@@ -253,6 +276,11 @@ impl State {
         let users = self.users_of(&name).into_iter().map(user).collect();
         TenantPolicyView { name: name.to_string(), spec: SetPolicy::to(policy), users }
     }
+}
+
+fn does_not_fit(policy: &Name, disk: &Name, tenant: &Name, why: Error) -> Error {
+    let (policy, disk, tenant) = (policy.clone(), disk.clone(), tenant.clone());
+    PolicyError::DoesNotFit { policy, tenant, disk, why: Box::new(why) }.into()
 }
 
 /// Refuses a policy that is empty, or that no disk could keep.
@@ -322,15 +350,81 @@ mod tests {
             assert_eq!((&allotment(&control, tenant).share, &stored(&control, tenant).share), (&third, &third));
             assert!(stored(&control, tenant).max_iops.is_some());
         }
-        // It fits for the first user only.
+        // It would fit for one of them. The engine is not told of it.
+        let disk = name("default");
+        let before = control.snapshot(&disk).await.unwrap();
         let refused = control.set_policy(&name("gold"), request(json!({"share": "3/5"}))).await.unwrap_err();
         let text = refused.to_string();
-        assert!(text.contains("tenant 'b' on disk 'default'") && text.contains("40% remains"), "{text}");
+        assert!(text.contains("tenant 'a' on disk 'default'") && text.contains("40% remains"), "{text}");
+        assert_eq!(control.snapshot(&disk).await.unwrap().generation, before.generation);
         for tenant in ["a", "b"] {
             assert_eq!((&allotment(&control, tenant).share, &stored(&control, tenant).share), (&third, &third));
         }
         assert_eq!(control.show_policy(&name("gold")).unwrap().users.len(), 2);
         assert_eq!(Policies::read(&control.config.data).unwrap().policies[&name("gold")].share, third);
+        assert!(control.drain().await.is_empty());
+    }
+
+    /// A minimum bandwidth that fits into each one's part of an overcommitted disk, once all have smaller shares.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_change_is_checked_for_all_users_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = with_users(dir.path()).await;
+        set_rate(&control, 100_000_000);
+        control.set_policy(&name("gold"), request(json!({"share": "3/4", "overcommit": true}))).await.unwrap();
+        let change = json!({"share": "1/2", "min_bandwidth": "45000000"});
+        control.set_policy(&name("gold"), request(change)).await.unwrap();
+        let more = control.set_policy(&name("gold"), request(json!({"min_bandwidth": "55000000"}))).await;
+        assert!(matches!(more, Err(Error::Policy(PolicyError::DoesNotFit { .. }))), "{more:?}");
+        assert!(control.drain().await.is_empty());
+    }
+
+    /// Makes this the sequential rate of the disk.
+    fn set_rate(control: &Control, bytes_per_s: u64) {
+        use engine::disk::profile::{Direction, Finding, Key};
+        let store = control.state().disk(&name("default")).unwrap().store.clone();
+        let found = [(Key::Sequential(Direction::Read, 0), Finding::plain(Some(bytes_per_s as f64)))];
+        store.change(|known| known.profile.take(&found, 0)).unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_disk_without_users_does_not_hold_up_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = with_users(dir.path()).await;
+        control
+            .add_disk(request(json!({"name": "other", "path": dir.path().join("other"), "force": true})))
+            .await
+            .unwrap();
+        let held = control.turns.take(&name("other")).expect("it is free");
+        control.set_policy(&name("gold"), request(json!({"share": "1/3"}))).await.unwrap();
+        for tenant in ["a", "b"] {
+            control.set_tenant(&name(tenant), request(json!({"policy": "none"}))).await.unwrap();
+        }
+        control.delete_policy(&name("gold")).await.unwrap();
+        drop(held);
+        assert!(control.drain().await.is_empty());
+    }
+
+    /// Otherwise it would have the old values, and the policy the new ones.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_tenant_takes_a_policy_while_it_is_being_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = with_users(dir.path()).await;
+        control.create_volume(request(json!({"name": "c", "size": "1MiB"}))).await.unwrap();
+        let changing = control.change_policies().await.unwrap();
+        let taking = {
+            let control = control.clone();
+            tokio::spawn(async move { control.set_tenant(&name("c"), request(json!({"policy": "gold"}))).await })
+        };
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(200), async {
+            while allotment(&control, "c").policy.is_none() {
+                tokio::task::yield_now().await;
+            }
+        });
+        assert!(waits.await.is_err());
+        drop(changing);
+        taking.await.unwrap().unwrap();
+        assert_eq!(allotment(&control, "c").policy, Some(name("gold")));
         assert!(control.drain().await.is_empty());
     }
 

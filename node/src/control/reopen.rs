@@ -117,6 +117,7 @@ impl Control {
 
     /// Opens a disk that seems to be back. Returns the reason if this fails.
     async fn bring_back(&self, name: &Name, path: &Path, uuid: uuid::Uuid) -> Option<DiskReason> {
+        let _policies = self.keep_policies(true).await.ok()?;
         let _turn = self.change(name).await.ok()?;
         if !self.state().disks.get(name).is_some_and(|disk| disk.state.is_err() && disk.uuid == uuid) {
             return None;
@@ -161,6 +162,7 @@ impl Control {
         spec: Spec,
         tenant: Option<TenantSpec>,
     ) -> Option<VolumeReason> {
+        let _policies = self.keep_policies(true).await.ok()?;
         let _turn = self.change(disk).await.ok()?;
         if self.served_elsewhere(disk, name) {
             return None;

@@ -37,24 +37,51 @@ impl Running {
         };
     }
 
+    /// Changes a tenant's specification in the state.
+    pub(super) fn enter_change(&mut self, tenant: &Name, after: TenantSpec) -> TenantChange {
+        let before = self.specs.insert(tenant.clone(), after.clone());
+        TenantChange { tenant: tenant.clone(), before, after }
+    }
+
+    /// Undoes a change in the state.
+    pub(super) fn leave_change(&mut self, change: TenantChange) {
+        self.enter_tenant(&change.tenant, change.before);
+    }
+}
+
+impl TenantChange {
+    pub(super) fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
+    /// The specification before; a tenant without requests had none.
+    pub(super) fn before(&self) -> TenantSpec {
+        self.before.clone().unwrap_or_default()
+    }
+
+    pub(super) fn after(&self) -> &TenantSpec {
+        &self.after
+    }
+}
+
+impl Control {
     /// Changes a tenant's specification in the state, unless what it promises does not fit. With `overcommit`, shares
     /// may exceed the disk.
     pub(super) fn begin_change(
-        &mut self,
+        &self,
+        running: &mut Running,
         disk: &Name,
         tenant: &Name,
         overcommit: bool,
         change: impl FnOnce(&mut TenantSpec) -> Result<(), Error>,
     ) -> Result<TenantChange, Error> {
-        let mut after = self.allotment(tenant);
+        let before = running.allotment(tenant);
+        let mut after = before.clone();
         change(&mut after)?;
-        self.check_promises(disk, tenant, &after, overcommit)?;
-        let before = self.specs.insert(tenant.clone(), after.clone());
-        Ok(TenantChange { tenant: tenant.clone(), before, after })
+        self.check_promises(running, disk, tenant, (&before, &after), overcommit)?;
+        Ok(running.enter_change(tenant, after))
     }
-}
 
-impl Control {
     /// Stores a change in the catalogue.
     pub(super) async fn store_tenant(&self, store: &Arc<Store>, change: Option<&TenantChange>) -> Result<(), Error> {
         let Some(TenantChange { tenant, after, .. }) = change else { return Ok(()) };
@@ -152,6 +179,7 @@ impl Control {
             return Err(Invalid::NoChangeOfTenant(name.clone()).into());
         }
         let disk = self.state().disk_of_tenant(name, request.disk.as_ref())?;
+        let _policies = self.keep_policies(request.policy.is_some()).await?;
         let _turn = self.change(&disk).await?;
         let (store, before, change) = {
             let mut state = self.state();
@@ -161,7 +189,7 @@ impl Control {
             }
             let before = running.allotment(name);
             let apply = |spec: &mut TenantSpec| self.apply_request(name, &request, spec);
-            let change = running.begin_change(&disk, name, request.overcommit, apply)?;
+            let change = self.begin_change(running, &disk, name, request.overcommit, apply)?;
             (running.store.clone(), before, change)
         };
         let synced = self.sync_tenant(&disk, name).await;

@@ -200,6 +200,7 @@ impl Control {
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         self.yield_probe(&disk).await;
+        let policies = self.keep_policies(request.policy.is_some()).await?;
         let turn = self.change(&disk).await?;
         let request = self.with_policy(request)?;
         let chosen = self.choose_device(&request, &disk).await?;
@@ -224,6 +225,7 @@ impl Control {
         if let Err(error) = self.store_tenant(&store, change.as_ref()).await {
             return self.give_up(&disk, &name, change, error).await;
         }
+        drop(policies);
         // Writing zeros takes long, so the lock is released meanwhile; the name and the share are reserved already.
         let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
         let written = spec.clone();
@@ -324,7 +326,7 @@ impl Control {
             running.enter_tenant(&tenant, found);
         }
         let change = match asks || has_none {
-            true => Some(running.begin_change(disk, &tenant, request.overcommit, |spec| {
+            true => Some(self.begin_change(running, disk, &tenant, request.overcommit, |spec| {
                 if is_new {
                     *spec = TenantSpec::default();
                 }
@@ -361,6 +363,7 @@ impl Control {
 
     /// Changes a volume's settings or the allotment of its tenant; all of them or none.
     pub async fn set_volume(&self, name: &Name, request: SetVolume) -> Result<Done, Error> {
+        let _policies = self.keep_policies(request.policy.is_some()).await?;
         let (_turn, _) = self.change_volume(name).await?;
         if request.write_cache == Some(WriteCache::Unsafe) && !request.accept_data_loss {
             return Err(Error::NotAccepted);
@@ -387,7 +390,7 @@ impl Control {
                 let mut state = self.state();
                 let (running, overcommit) = (state.disk_mut(&volume.disk)?, of_tenant.overcommit);
                 let apply = |spec: &mut TenantSpec| self.apply_request(&tenant, &of_tenant, spec);
-                Some(running.begin_change(&volume.disk, &tenant, overcommit, apply)?)
+                Some(self.begin_change(running, &volume.disk, &tenant, overcommit, apply)?)
             }
         };
         if let Err(error) = self.apply(name, &volume, &spec, change.as_ref()).await {

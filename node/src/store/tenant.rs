@@ -160,8 +160,8 @@ impl Store {
 
     /// The specifications of the tenants of these volumes. Those that earlier releases stored with the volumes are
     /// moved to the tenants, unless a volume is not known, which may have a later one. If this fails, it is repeated at
-    /// the next start: the volumes keep them. Specifications without volumes, which a crash has left, are removed,
-    /// unless a volume's tenant is not known.
+    /// the next start: the volumes keep them. Specifications without volumes, which a crash has left, are removed.
+    /// While a volume's tenant is not known, they are among the answer: one of them may be that of this tenant.
     pub(super) fn tenants_of(
         &self,
         volumes: &BTreeMap<Name, Result<Spec, LoadError>>,
@@ -175,6 +175,14 @@ impl Store {
             }
         }
         let mut specs = BTreeMap::new();
+        if !are_all_known {
+            for orphan in self.catalogue.tenants()?.difference(&names) {
+                match self.tenant(orphan) {
+                    Ok(spec) => specs.extend(spec.map(|spec| (orphan.clone(), spec))),
+                    Err(error) => warn!(tenant = %orphan, "its share does not count: {error}"),
+                }
+            }
+        }
         for name in names {
             // A volume whose tenant's specification is unreadable is not in the list of known volumes. An error that
             // arises only now is not the absence of a specification, either: an earlier one would replace it.

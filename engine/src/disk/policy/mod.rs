@@ -153,10 +153,6 @@ pub struct TenantPlan {
     /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
     /// is not backlogged.
     pub burst_ns: Nanos,
-    /// Disk time that its guarantee takes in each round, by its recent slices. While other tenants are behind their
-    /// guarantees, its slice is the smaller of this and [`TenantPlan::slice_ns`]. `None` without a guarantee, without
-    /// slices, or before the first slice.
-    pub guarantee_ns: Option<Nanos>,
 }
 
 /// What goes to the device next. The scheduler does it in any case, so the policy counts on it.

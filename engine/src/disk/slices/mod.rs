@@ -146,7 +146,7 @@ pub(crate) struct Slot {
     pub(crate) switch_ns: Nanos,
 }
 
-/// What is enough for a slice to end early: all of it.
+/// A slice may end early once all three conditions hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Enough {
     /// The owner's clients were sent so many bytes since the slice began.
@@ -182,6 +182,8 @@ pub(crate) enum Cause {
 /// How a slice ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
+    /// When.
+    pub(crate) now: Nanos,
     /// Its owner.
     pub(crate) tenant: TenantId,
     /// The time that was left of it; negative if it was exceeded.
@@ -204,7 +206,7 @@ pub(crate) trait Slicing {
         false
     }
     /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
-    fn continues(&mut self, _tenant: TenantId, _view: View<'_>) -> Nanos {
+    fn continues(&mut self, _now: Nanos, _tenant: TenantId, _view: View<'_>) -> Nanos {
         0
     }
     /// The slice ended.
@@ -241,13 +243,12 @@ impl Current {
         Step::Again
     }
 
-    /// Whether the slice may end early.
-    fn has_enough(&self, now: Nanos, books: &Books) -> bool {
-        self.enough.is_some_and(|enough| {
-            self.issued >= enough.requests.max(1)
-                && now >= self.begun + enough.ns
-                && books.delivered_bytes(self.owner) >= enough.bytes
-        })
+    /// From when on the slice may end early, if its other conditions hold.
+    fn enough_at(&self, books: &Books) -> Option<Nanos> {
+        let has_enough = |enough: &Enough| {
+            self.issued >= enough.requests.max(1) && books.delivered_bytes(self.owner) >= enough.bytes
+        };
+        self.enough.filter(has_enough).map(|enough| self.begun + enough.ns)
     }
 }
 
@@ -402,7 +403,7 @@ impl Slices {
         if lanes.is_full() && lane.in_service() == 0 {
             return Step::Wait;
         }
-        if others && current.has_enough(now, books) {
+        if others && current.enough_at(books).is_some_and(|at| now >= at) {
             return current.drains(now, Cause::Enough, lane);
         }
         let is_full = !lanes.has_place(lane);
@@ -447,7 +448,7 @@ impl Slices {
         }
         // No other tenant has work: the owner's next slice follows without a drain.
         let drain_ns = self.observed[owner].meter.drain_ns(lane.in_device_ns() + cost_ns);
-        let next_ns = policy.continues(owner, View { lanes, books, slices: &self.observed });
+        let next_ns = policy.continues(now, owner, View { lanes, books, slices: &self.observed });
         (current.ends, current.enough) = (now + next_ns.max(drain_ns), None);
         Step::Again
     }
@@ -512,7 +513,7 @@ impl Slices {
             habits.useful_ns += useful_ns;
             books.slice_ends(now, useful_ns);
         }
-        let ended = Ended { tenant: owner, left_ns: ends as i64 - now as i64, cause, was_held };
+        let ended = Ended { now, tenant: owner, left_ns: ends as i64 - now as i64, cause, was_held };
         policy.ended(ended, View { lanes, books, slices: &self.observed });
         if self.past.len() == SLICES_KEPT {
             self.past.pop_front();
@@ -521,15 +522,18 @@ impl Slices {
     }
 
     /// When [`Slices::step`] may have another answer although no event occurred.
-    pub(super) fn poll_timeout(&self, lanes: &Lanes) -> Option<Nanos> {
+    pub(super) fn poll_timeout(&self, lanes: &Lanes, books: &Books) -> Option<Nanos> {
         let current = self.current.as_ref()?;
         let lane = &lanes[current.owner];
         let meter = &self.observed[current.owner].meter;
-        match current.draining {
-            Some((since, _)) => Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS),
-            None if current.held_until.is_some() => current.held_until,
-            // The owner only has requests in the device, which may hang, and another tenant waits.
-            None => (current.is_held_up || lane.queue.is_empty() && lanes.waiting() > 0).then_some(current.ends),
+        if let Some((since, _)) = current.draining {
+            return Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS);
         }
+        let others = lane.queue.len() < lanes.waiting();
+        // The owner only has requests in the device, which may hang, and another tenant waits.
+        let ends = || (current.is_held_up || lane.queue.is_empty() && others).then_some(current.ends);
+        let is_hung = lanes.is_full() && lane.in_service() == 0;
+        let enough_at = current.enough_at(books).filter(|_| others && !is_hung);
+        current.held_until.or_else(ends).into_iter().chain(enough_at).min()
     }
 }

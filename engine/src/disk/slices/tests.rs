@@ -16,7 +16,7 @@ const B: TenantId = TenantId(1);
 #[derive(Default, Debug)]
 struct Alternate {
     begun: u32,
-    enough_bytes: Option<u64>,
+    enough: Option<Enough>,
     /// How each slice ended.
     ends: Vec<(TenantId, i64, Cause)>,
     /// The slice of another tenant that this one interrupts, if it has a request queued.
@@ -36,8 +36,7 @@ impl Policy for Alternate {
             return Turn::Nothing(None);
         };
         self.begun = tenant.0 + 1;
-        let enough = self.enough_bytes.map(|bytes| Enough { bytes, ..Enough::default() });
-        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough, switch_ns: 0 })
+        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough: self.enough, switch_ns: 0 })
     }
 }
 
@@ -51,7 +50,8 @@ impl Slicing for Alternate {
 }
 
 fn scheduler(enough_bytes: Option<u64>) -> Scheduler<Alternate> {
-    let mut scheduler = Scheduler::new(Box::new(Alternate { enough_bytes, ..Alternate::default() }), 8);
+    let enough = enough_bytes.map(|bytes| Enough { bytes, ..Enough::default() });
+    let mut scheduler = Scheduler::new(Box::new(Alternate { enough, ..Alternate::default() }), 8);
     [A, B].into_iter().for_each(|tenant| scheduler.set_tenant(0, tenant, Terms::default()));
     scheduler
 }
@@ -80,6 +80,17 @@ fn a_slice_ends_when_enough_is_delivered_and_another_tenant_waits() {
     let served: Vec<_> = (0..9).map_while(|_| serve(&mut scheduler, &mut now)).collect();
     assert_eq!(served, [B, B, B, A, A, A, B, B, B]);
     assert_eq!(scheduler.policy.ends[..2], [(A, 950 * MS as i64, Cause::Enough), (B, 970 * MS as i64, Cause::Enough)]);
+}
+
+#[test]
+fn a_slice_that_has_enough_ends_in_time_though_no_request_completes() {
+    let (mut scheduler, mut now) = (scheduler(None), 0);
+    scheduler.policy.enough = Some(Enough { bytes: 4096, ns: 100 * MS, requests: 1 });
+    (0..30).for_each(|io| scheduler.arrived(0, if io < 20 { A } else { B }, entry(io), false));
+    assert_eq!(serve(&mut scheduler, &mut now), Some(A));
+    while scheduler.next(now).is_some() {}
+    assert_eq!(scheduler.poll_timeout(), Some(100 * MS), "A has its bytes, and all places in the device");
+    assert!(scheduler.next(100 * MS).is_none() && scheduler.poll_timeout() > Some(100 * MS), "it drains");
 }
 
 #[test]

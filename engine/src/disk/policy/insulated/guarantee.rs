@@ -6,22 +6,22 @@
 //!                                          the slice ends               to b now, to c in the next two rounds
 //! ```
 //!
-//! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
-//!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
-//!   until its end. What a window lacked at its end is not made up.
-//! - If the later slices of the window would not deliver the rest of it at a locality as bad as it has been
-//!   ([`Worst`]), the slice in progress has to deliver more: time is released when the window is safe, not before.
-//! - A slice may last for the share of the round, whatever the guarantee. It ends early when the bytes are there and
-//!   another tenant wants the disk. The rest of it is released.
-//! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
-//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that none of them
-//!   is always the one for which nothing remains.
-//! - Time that is unused after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not
-//!   end before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more
-//!   often.
+//! - Each slice has a goal: the bytes of the guarantee in one round. If the window lacks more than that, the goal is
+//!   the missing part of the window, divided by the number of slices until its end. Bytes that are missing at the end
+//!   of a window are not made up.
+//! - The goal is higher if the later slices of the window would not deliver the rest at the worst recent locality
+//!   ([`Worst`]). So a tenant releases time only while its window is safe.
+//! - A slice lasts for at most the tenant's share of the round. It ends early when the goal is reached and another
+//!   tenant wants the disk. The remaining time is released.
+//! - Released time extends the slices of tenants with guarantees until they reach their goals, in the same round and in
+//!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that the slack does
+//!   not always run out before the same tenant.
+//! - Released time that is unused after two rounds ([`Slack`]) is divided among all tenants by share in the next round.
+//!   A slice does not end early within this part, and the part is not released again. So a round is as long as without
+//!   guarantees, and the disk switches no more often.
 //!
-//! A tenant always has its share of each round, except what it released itself. How long its requests will take is not
-//! predicted: a reservation that is shorter than the share would be too short when the tenant loses locality.
+//! A tenant has its share of each round, except the time that it released. The time of its requests is not predicted: a
+//! reservation below the share would be too short when the tenant loses locality.
 //!
 //! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that loses locality more than it has in the last
@@ -35,14 +35,12 @@ use crate::units::{Nanos, SECOND};
 /// of the source).
 const WINDOW_NS: Nanos = 15 * SECOND;
 
-/// The memory of a tenant's time per byte: 8 s of its slices, as that of the meter (`../../slices/meter.rs`).
-const MEMORY_NS: f64 = 8e9;
 /// The worst locality is remembered for this time, at least, and twice this time at most: many windows.
 const WORST_NS: Nanos = 300 * SECOND;
 /// Time per byte is measured over at least this time of slices, so that one slow request is not taken for the locality.
 const SPELL_NS: Nanos = SECOND / 2;
-/// The rest of a window goes faster than the worst spell by this factor: with 1, hardly any time is released among
-/// eight and more tenants; with 4, up to 0.7 % of windows are avoidable (`docs/notes/guarantees.md`).
+/// The rest of a window is assumed to go faster than the worst spell by this factor: with 1, hardly any time is
+/// released among eight and more tenants; with 4, up to 0.7 % of windows are avoidable (`docs/notes/guarantees.md`).
 const BETTER: f64 = 2.5;
 
 /// Bytes that `bytes_per_s` makes in `ns`.
@@ -68,23 +66,23 @@ struct Worst {
     last: f64,
     since: Nanos,
     /// The slices that are measured: their time, and the bytes that the clients received in them.
-    time_ns: f64,
+    time_ns: Nanos,
     bytes: u64,
 }
 
 impl Worst {
-    fn slice(&mut self, now: Nanos, used_ns: f64, bytes: u64) {
+    fn slice(&mut self, now: Nanos, used_ns: Nanos, bytes: u64) {
         if now > self.since + WORST_NS {
             (self.last, self.this, self.since) = (self.this, 0.0, now);
         }
         (self.time_ns, self.bytes) = (self.time_ns + used_ns, self.bytes + bytes);
-        if self.bytes > 0 && self.time_ns >= SPELL_NS as f64 {
-            self.this = self.this.max(self.time_ns / self.bytes as f64);
-            (self.time_ns, self.bytes) = (0.0, 0);
+        if self.bytes > 0 && self.time_ns >= SPELL_NS {
+            self.this = self.this.max(self.time_ns as f64 / self.bytes as f64);
+            (self.time_ns, self.bytes) = (0, 0);
         }
     }
 
-    /// What the clients receive at least in `ns` of slices, bytes.
+    /// Bytes that the clients receive in `ns` of slices at [`BETTER`] times the speed of the worst spell.
     fn bytes_in(&self, ns: Nanos) -> u64 {
         let worst = self.this.max(self.last);
         if worst > 0.0 { (BETTER * ns as f64 / worst) as u64 } else { 0 }
@@ -101,15 +99,12 @@ pub(super) struct Guarantee {
     looked_at: Nanos,
     /// Bytes that the clients will have received when this round has given them enough.
     goal: u64,
-    /// The slice in progress: its length, and what the clients had received when it began.
-    slice: Option<(Nanos, u64)>,
-    /// Time of its recent slices, and the bytes that its clients received in them.
-    time_ns: f64,
-    bytes: f64,
+    /// What the clients had received when the slice in progress began.
+    slice: Option<u64>,
     worst: Worst,
     /// Disk time that it has had in this window.
     used_ns: Nanos,
-    /// Its last slice was too short for that.
+    /// Its last slice ended before the goal was reached.
     pub(super) is_behind: bool,
 }
 
@@ -121,8 +116,6 @@ impl Guarantee {
             looked_at: 0,
             goal: 0,
             slice: None,
-            time_ns: 0.0,
-            bytes: 0.0,
             worst: Worst::default(),
             used_ns: 0,
             is_behind: false,
@@ -146,12 +139,6 @@ impl Guarantee {
             self.used_ns = 0;
         }
         self.looked_at = now;
-    }
-
-    /// The slice that its guarantee takes in a round of `round_ns`, by its recent slices.
-    pub(super) fn usual_ns(&self, round_ns: Nanos) -> Option<Nanos> {
-        let pace = bytes_in(self.bytes_per_s, round_ns) as f64;
-        (self.bytes > 0.0).then(|| (pace * self.time_ns / self.bytes) as Nanos)
     }
 
     /// Its place among the others in a round, if `length` of each `round_ns` is its share: tenants that are behind come
@@ -195,21 +182,24 @@ impl Guarantee {
         self.goal.saturating_sub(delivered)
     }
 
-    /// The slice has this length.
-    pub(super) fn starts(&mut self, ns: Nanos, delivered: u64) {
-        self.slice = Some((ns, delivered));
+    /// The slice starts, or goes on.
+    pub(super) fn starts(&mut self, delivered: u64) {
+        self.slice = Some(delivered);
     }
 
-    /// The slice ended, and `left_ns` were left of it.
-    pub(super) fn ended(&mut self, left_ns: i64, delivered: u64) {
+    /// The slice lasted for `used_ns`, and goes on because no other tenant has work.
+    pub(super) fn continues(&mut self, now: Nanos, used_ns: Nanos, delivered: u64) {
+        self.look(now, delivered);
+        self.ended(used_ns, delivered);
+        self.starts(delivered);
+    }
+
+    /// The slice ended. It lasted for `used_ns`.
+    pub(super) fn ended(&mut self, used_ns: Nanos, delivered: u64) {
         self.is_behind = delivered < self.goal;
-        let Some((ns, before)) = self.slice.take() else { return };
-        let used_ns = (ns as f64 - left_ns as f64).max(0.0);
-        let fade = MEMORY_NS / (MEMORY_NS + used_ns);
-        self.used_ns += used_ns as Nanos;
+        let Some(before) = self.slice.take() else { return };
+        self.used_ns += used_ns;
         self.worst.slice(self.looked_at, used_ns, delivered - before);
-        self.time_ns = self.time_ns * fade + used_ns;
-        self.bytes = self.bytes * fade + (delivered - before) as f64;
     }
 
     /// It had no more requests: it is owed nothing.
@@ -291,7 +281,7 @@ impl Rounds {
     }
 }
 
-/// What is enough for a slice with a guarantee: the bytes, and the time that everybody has in addition.
+/// When a slice with a guarantee may end early: its goal, and its part of the time that is divided by share.
 pub(super) fn enough(bytes: u64, spare_ns: Nanos) -> Enough {
     Enough { bytes, ns: spare_ns, requests: 1 }
 }

@@ -202,10 +202,10 @@ impl Insulated {
             self.interrupts.served(id);
             let delivered = view.books.delivered_bytes(id);
             let bytes = tenant.guarantee.as_ref().map(|guarantee| guarantee.resume(delivered));
-            return Some(self.own_slot(id, bytes, 0, delivered));
+            return Some(self.own_slot(now, id, bytes, delivered));
         }
         if tenant.credit > 0 {
-            let released_ns = tenant.idles(tenant.credit, length);
+            let released_ns = tenant.idles(tenant.credit - tenant.spare_ns as i64, length);
             self.release(released_ns);
         }
         None

@@ -67,9 +67,13 @@ struct Tenant {
     /// The value of `Insulated::begun` since which it has had queued requests and a slice was due, but it did not own
     /// the disk.
     waiting_since: Option<u64>,
-    /// Its minimum bandwidth, if it has one, and the time released by others that its slice in progress may use.
+    /// Its minimum bandwidth, if it has one.
     guarantee: Option<Guarantee>,
+    /// Its slice in progress: when it began; how much of it was released by others; and its part of the time that is
+    /// divided by share, which comes first and is not released again.
+    begun: Nanos,
     lent_ns: Nanos,
+    spare_ns: Nanos,
 }
 
 impl Tenant {
@@ -185,14 +189,30 @@ impl Insulated {
     }
 
     /// The tenants or their places have changed: the order of slices is another one. The round goes on after the tenant
-    /// that was considered last.
+    /// that was considered last. A round with guarantees keeps its order, so that no tenant has two slices in it, or
+    /// none; new tenants come last.
     fn arrange(&mut self) {
         let last = self.order.get(self.at).copied();
         order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.tour);
-        self.order.clone_from(&self.tour);
-        let found = self.order.iter().position(|&id| Some(id) == last);
+        if self.rounds.guarantees == 0 {
+            self.order.clone_from(&self.tour);
+            let found = self.order.iter().position(|&id| Some(id) == last);
+            self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
+        } else {
+            let Insulated { tenants, tour, order, at, .. } = self;
+            let is_there = |id: &TenantId| tenants.contains(*id);
+            let considered = order.iter().take(*at + 1).filter(|id| is_there(id)).count();
+            order.retain(is_there);
+            let known = order.len();
+            for id in tour {
+                if !order[..known].contains(id) {
+                    order.push(*id);
+                }
+            }
+            // If none of the tenants that were considered is there, the round begins anew.
+            *at = considered.checked_sub(1).unwrap_or(order.len().saturating_sub(1));
+        }
         self.rank();
-        self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
     }
 
     fn make_plan(&mut self, view: View<'_>) {
@@ -256,6 +276,7 @@ impl Insulated {
                 self.looked = self.begun;
             }
             tenant.waiting_since = None;
+            tenant.spare_ns = spare_ns;
             self.begun += 1;
             self.interrupts.served(id);
             self.look(now, view);
@@ -263,7 +284,7 @@ impl Insulated {
             let tenant = &mut self.tenants[id];
             let bytes =
                 tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, length, self.round_ns));
-            return Some(self.own_slot(id, bytes, spare_ns, delivered));
+            return Some(self.own_slot(now, id, bytes, delivered));
         }
         None
     }
@@ -282,18 +303,19 @@ impl Insulated {
         Slot { tenant, ns, enough: None, switch_ns: self.settings.switch_ns }
     }
 
-    /// The tenant's slice. If it has a guarantee, so many bytes and so much time are enough, and it may use what others
-    /// released.
-    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos, delivered: u64) -> Slot {
+    /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released.
+    fn own_slot(&mut self, now: Nanos, id: TenantId, bytes: Option<u64>, delivered: u64) -> Slot {
         let tenant = &mut self.tenants[id];
         // No slice is longer than the longest round.
         let most_ns = self.settings.round_max_ns.saturating_sub(tenant.credit as Nanos);
         tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total().min(most_ns) } else { 0 };
         let ns = tenant.credit as Nanos + tenant.lent_ns;
+        tenant.begun = now;
         if let Some(guarantee) = &mut tenant.guarantee {
-            guarantee.starts(ns, delivered);
+            guarantee.starts(delivered);
         }
-        Slot { enough: bytes.map(|bytes| guarantee::enough(bytes, least_ns)), ..self.slot(id, ns) }
+        let spare_ns = tenant.spare_ns;
+        Slot { enough: bytes.map(|bytes| guarantee::enough(bytes, spare_ns)), ..self.slot(id, ns) }
     }
 
     /// A tenant does not use this part of its slice. Without guarantees the next slices only come sooner.
@@ -395,7 +417,9 @@ impl Policy for Insulated {
                     is_backlogged: true,
                     waiting_since: None,
                     guarantee: None,
+                    begun: 0,
                     lent_ns: 0,
+                    spare_ns: 0,
                 };
                 self.tenants.insert(tenant, new);
                 self.lengths.resize(self.tenants.past() as usize, 0);
@@ -488,7 +512,6 @@ impl Policy for Insulated {
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
-            guarantee_ns: tenant.guarantee.as_ref().and_then(|guarantee| guarantee.usual_ns(self.round_ns)),
             ..TenantPlan::default()
         })
     }
@@ -505,25 +528,30 @@ impl Slicing for Insulated {
 
     /// It counts as a round without work for the others, so that they do not stay in the plan during a slice that
     /// continues for hours, and the next slice is as long as is known by now.
-    fn continues(&mut self, owner: TenantId, view: View<'_>) -> Nanos {
+    fn continues(&mut self, now: Nanos, owner: TenantId, view: View<'_>) -> Nanos {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
             tenant.passes(self.lengths[id.0 as usize]);
         }
         self.interrupts.end();
         self.rounds.forget();
-        self.tenants[owner].lent_ns = 0;
+        let tenant = &mut self.tenants[owner];
+        if let Some(guarantee) = &mut tenant.guarantee {
+            guarantee.continues(now, now - tenant.begun, view.books.delivered_bytes(owner));
+        }
+        (tenant.begun, tenant.lent_ns, tenant.spare_ns) = (now, 0, 0);
         self.make_plan(view);
         self.length(owner)
     }
 
     fn ended(&mut self, ended: Ended, view: View<'_>) {
-        let Ended { tenant: id, left_ns, cause, was_held } = ended;
+        let Ended { now, tenant: id, left_ns, cause, was_held } = ended;
         let (length, least) = (self.length(id), -(self.settings.round_max_ns as i64));
         let is_guest = self.interrupts.guest_leaves(id);
         let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
+        let used_ns = now - tenant.begun;
         if let Some(guarantee) = tenant.guarantee.as_mut().filter(|_| !is_guest) {
-            guarantee.ended(left_ns, view.books.delivered_bytes(id));
+            guarantee.ended(used_ns, view.books.delivered_bytes(id));
         }
         // Its own time is used first.
         let lent_ns = std::mem::take(&mut tenant.lent_ns);
@@ -539,6 +567,7 @@ impl Slicing for Insulated {
             tenant.is_backlogged &= cause != Cause::Idle;
             return;
         }
+        let spare_ns = std::mem::take(&mut tenant.spare_ns).saturating_sub(used_ns);
         match cause {
             // Time left because the next request did not fit is less than that request takes.
             Cause::UsedUp => tenant.credit = left_ns.clamp(least, length as i64),
@@ -546,8 +575,11 @@ impl Slicing for Insulated {
                 tenant.credit = left_ns.clamp(least, 0);
                 released_ns = left_ns.max(0) as Nanos;
             }
-            Cause::Idle => released_ns = tenant.idles(left_ns.max(least), length),
-            Cause::Interrupted => tenant.credit = (left_ns + paid_ns as i64).max(least),
+            Cause::Idle => released_ns = tenant.idles((left_ns - spare_ns as i64).max(least), length),
+            Cause::Interrupted => {
+                tenant.credit = (left_ns + paid_ns as i64).max(least);
+                tenant.spare_ns = spare_ns;
+            }
         }
         tenant.is_backlogged = match cause {
             Cause::UsedUp | Cause::Enough => true,

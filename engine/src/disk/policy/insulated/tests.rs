@@ -208,6 +208,99 @@ fn time_that_a_guarantee_does_not_need_goes_to_the_one_that_is_behind() {
     assert!(first.abs_diff(second) <= 2 && first >= 54, "{first} and {second}: the rest is divided by share");
 }
 
+/// Tenants with equal shares, and guarantees that no disk can keep for all but the first `without`.
+fn impossible(tenants: usize, without: usize) -> Stage {
+    let percent = 100 / tenants as u64;
+    let mut stage = Stage::new(&vec![percent; tenants], &vec![4; tenants]);
+    let share = Share::from_ppb(percent * 10_000_000);
+    for at in without as u32..tenants as u32 {
+        stage.policy.set_tenant(0, TenantId(at), Terms { share, min_bytes_per_s: 1 << 30 });
+    }
+    stage
+}
+
+impl Stage {
+    /// Runs until the tenant at this position of the order has its slice.
+    fn run_to(&mut self, at: usize) {
+        while self.policy.policy.at == at {
+            self.run(self.now + COST);
+        }
+        while self.policy.policy.at != at {
+            self.run(self.now + COST);
+        }
+    }
+}
+
+#[test]
+fn a_change_in_a_round_with_guarantees_gives_no_tenant_two_slices_or_none() {
+    let mut stage = impossible(5, 0);
+    for round in 0..10 {
+        stage.run_to(2);
+        let mut due = stage.policy.policy.order[3..].to_vec();
+        let since = stage.now;
+        stage.policy.set_place(TenantId(round % 5), Some(u64::from(round)));
+        stage.run_to(0);
+        let slices = stage.policy.past_slices().into_iter().filter(|slice| slice.begun > since);
+        let mut had: Vec<_> = slices.map(|slice| slice.tenant).collect();
+        had.sort_unstable();
+        due.sort_unstable();
+        assert_eq!(had, due, "in round {round}");
+    }
+    // The same if a tenant comes, and if the one that was considered last goes.
+    stage.run_to(2);
+    let policy = &mut stage.policy.policy;
+    let before = policy.order.clone();
+    policy.set_tenant(stage.now, TenantId(5), Terms::default());
+    assert_eq!((policy.order[..5].to_vec(), policy.order[5], policy.at), (before.clone(), TenantId(5), 2));
+    policy.drop_tenant(before[2]);
+    assert_eq!((&policy.order[..2], policy.at), (&before[..2], 1));
+    assert_eq!(policy.order[2..], [before[3], before[4], TenantId(5)]);
+    policy.drop_tenant(before[0]);
+    policy.drop_tenant(before[1]);
+    assert_eq!(policy.at + 1, policy.order.len(), "nobody had a slice: the round begins anew");
+}
+
+#[test]
+fn a_slice_that_continues_counts_for_the_guarantee() {
+    let mut stage = impossible(2, 0);
+    stage.depths[1].1 = 0;
+    stage.run(10 * SECOND);
+    stage.depths[1].1 = 4;
+    stage.run(stage.now + SECOND);
+    let policy = &stage.policy.policy;
+    let guarantee = policy.tenants[TenantId(0)].guarantee.as_ref().expect("a guarantee");
+    let class = guarantee.class(stage.now, policy.length(TenantId(0)), policy.round_ns);
+    assert_eq!(class, Class::Behind, "it had more than its share of the window");
+}
+
+#[test]
+fn time_that_is_divided_by_share_is_not_released_again() {
+    let mut stage = impossible(2, 1);
+    stage.run(20 * SECOND);
+    // The first tenant's slice follows in a round in which another round is divided.
+    stage.run_to(0);
+    let policy = &mut stage.policy.policy;
+    policy.rounds.forget();
+    policy.rounds.slack.release(policy.round_ns);
+    (0..3).for_each(|_| policy.rounds.begin(policy.round_ns));
+    assert_eq!((policy.order[1], policy.rounds.slack.total()), (TenantId(0), 0));
+    stage.run_to(1);
+    let length = stage.policy.policy.length(TenantId(0));
+    let credit = stage.policy.policy.tenants[TenantId(0)].credit;
+    assert!(credit > 3 * length as i64 / 2, "{credit} ns, with a part of a round");
+    // It goes away at once.
+    stage.depths[0].1 = 0;
+    while stage.policy.policy.at == 1 {
+        stage.run(stage.now + COST);
+    }
+    let policy = &stage.policy.policy;
+    let released = policy.rounds.slack.total() + policy.tenants[TenantId(0)].unused_ns;
+    assert!(
+        released as i64 <= credit - length as i64,
+        "{released} ns of {credit} ns, of which {length} ns were divided"
+    );
+}
+
 #[test]
 fn what_nobody_wants_goes_to_those_who_do() {
     let mut stage = Stage::new(&[10, 20, 70], &[2, 2, 0]);
