@@ -9,7 +9,7 @@ pub const FUNDAMENTAL: [f64; 2] = [0.05, 0.25];
 /// Marginal windows of a guarantee at each share: at most this fraction.
 pub const NEAR_MOST: f64 = 0.1;
 /// Candidates are so many thousandths of each other.
-const STEP_PERMILLE: u64 = 1030;
+const STEP_PERMILLE: u64 = 1010;
 /// The first and the last candidate, bytes per second.
 const CANDIDATES: [u64; 2] = [20_000, 20_000_000];
 /// A guarantee that cuts the dedicated run into fewer windows is no candidate.
@@ -20,6 +20,8 @@ const WINDOWS_LEAST: usize = 20;
 pub struct Level {
     /// The guarantee.
     pub bytes_per_s: u64,
+    /// The part of the disk that the workload keeps: share x R.
+    pub keep: f64,
     /// Which windows of the dedicated run fit into the share.
     fits: Vec<Fit>,
 }
@@ -27,7 +29,7 @@ pub struct Level {
 impl Level {
     fn new(progress: &Progress, bytes_per_s: u64, keep: f64) -> Level {
         let windows = progress.windows(window_bytes(bytes_per_s));
-        Level { bytes_per_s, fits: windows.iter().map(|&dedicated_ns| Fit::of(dedicated_ns, keep)).collect() }
+        Level { bytes_per_s, keep, fits: windows.iter().map(|&dedicated_ns| Fit::of(dedicated_ns, keep)).collect() }
     }
 
     /// The bytes of a window.
@@ -64,7 +66,7 @@ impl Level {
 fn demerit(level: &Level) -> f64 {
     let fundamental = level.fundamental();
     let beyond = (FUNDAMENTAL[0] - fundamental).max(fundamental - FUNDAMENTAL[1]).max(0.0);
-    10.0 * (beyond + (level.near() - NEAR_MOST).max(0.0)) + level.near()
+    1000.0 * (beyond + (level.near() - NEAR_MOST).max(0.0)) + level.near()
 }
 
 /// The levels of a workload, for each of these fractions of the disk (share x R): the same guarantee for all.

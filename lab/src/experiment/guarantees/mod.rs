@@ -25,6 +25,7 @@
 pub mod hostile;
 pub mod judge;
 pub mod level;
+pub mod live;
 pub mod mixed;
 pub mod pictures;
 pub mod play;
@@ -39,6 +40,7 @@ use serde_json::json;
 
 use super::{Context, Experiment, Outcome};
 use level::Level;
+use live::Agreement;
 use play::{Cache, Ground, Set, Shared};
 use policies::Policy;
 use window::{Counts, Progress};
@@ -163,6 +165,13 @@ impl Row {
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.shared.iter().flat_map(|shared| &shared.counts).for_each(|counts| sum.add(counts));
+        sum
+    }
+
+    /// How far the server's own classification agrees.
+    pub fn agreement(&self) -> Agreement {
+        let mut sum = Agreement::default();
+        self.shared.iter().for_each(|shared| sum.add(&shared.agreement));
         sum
     }
 }

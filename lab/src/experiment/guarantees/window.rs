@@ -43,6 +43,12 @@ impl Progress {
         self.answers.get(first).map(|&(_, now)| now)
     }
 
+    /// How many bytes had been answered by then.
+    pub fn answered_at(&self, now: Nanos) -> u64 {
+        let count = self.answers.partition_point(|&(_, at)| at <= now);
+        count.checked_sub(1).map_or(0, |last| self.answers[last].0)
+    }
+
     /// The duration of each window of so many bytes.
     pub fn windows(&self, window_bytes: u64) -> Vec<Nanos> {
         let ends = (1..).map_while(|k| self.at(k * window_bytes));
