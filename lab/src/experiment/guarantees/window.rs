@@ -218,6 +218,11 @@ impl Counts {
         self.fundamental + self.avoidable + self.marginal
     }
 
+    /// Missed ones of all windows.
+    pub fn missed_fraction(&self) -> f64 {
+        self.missed() as f64 / self.windows as f64
+    }
+
     /// Avoidable ones of the windows that are not marginal.
     pub fn avoidable_fraction(&self) -> f64 {
         self.avoidable as f64 / (self.windows - self.marginal) as f64
