@@ -76,3 +76,44 @@ impl Terms<'_> {
         (miss, fit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use engine::units::SECOND;
+
+    use super::*;
+
+    #[test]
+    fn a_window_is_judged_by_the_bytes_in_it_wherever_it_begins() {
+        // Alone, 15 MB at 1 MB/s take 1 s, then 15 s; with a fifth of the disk, 3 s fit.
+        let answers = |times: [u64; 3]| {
+            let mut progress = Progress::default();
+            times.into_iter().for_each(|at| progress.answered(at * SECOND, 15_000_000));
+            progress
+        };
+        let (alone, shared) = (answers([1, 2, 17]), answers([10, 30, 60]));
+        let level = Level::new(&alone, 1_000_000, 0.2);
+        let window = |begun: u64, seconds: u64, miss| Window {
+            miss,
+            marginal: false,
+            begun: begun * SECOND,
+            duration_ns: seconds * SECOND,
+            wanted_ns: seconds * SECOND,
+            bytes: 0,
+            min_bytes_per_s: 1_000_000,
+            owned_ns: 0,
+            useful_ns: 0,
+            share_ppb: 0,
+            keep_permille: 0,
+        };
+        let mut agreement = Agreement::default();
+        let windows = [
+            window(10, 20, Miss::Avoidable),
+            window(30, 30, Miss::Fundamental),
+            window(30, 30, Miss::Avoidable),
+            window(5, 5, Miss::Avoidable),
+        ];
+        agreement.count(&windows, 6 * SECOND, &shared, &alone, Terms { level: &level, pauses: None });
+        assert_eq!(agreement, Agreement { judged: 3, agreed: 2, near: 0 });
+    }
+}

@@ -18,6 +18,9 @@
 //!   - marginal)`, and *with them* `(avoidable + marginal) / windows`.
 //! - *R* is 0.9, or what the server can keep with slices of `max_round` / n if that is less: 1 - switch cost / slice,
 //!   with the profile's switch cost. It is fixed before the run, and the same for all policies.
+//! - The server's own classification is compared with that of the dedicated run, over the same bytes ([`live`]).
+//! - Claims need enough windows: a fraction is not claimed where a single window would break it, a ratio not against
+//!   fewer than 30 windows.
 //! - A window that has not ended with the run counts if it is missed already. Windows of the first 10 s do not count.
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.

@@ -257,6 +257,13 @@ mod tests {
     }
 
     #[test]
+    fn a_time_has_a_position_in_the_sequence() {
+        let mut progress = Progress::default();
+        [(2, 60), (5, 40)].into_iter().for_each(|(now, bytes)| progress.answered(now, bytes));
+        assert_eq!([0, 1, 2, 4, 5, 9].map(|now| progress.answered_at(now)), [0, 0, 60, 60, 100, 100]);
+    }
+
+    #[test]
     fn a_missed_window_has_one_class() {
         // A fifth of the disk, R = 0.9: what takes 2.7 s alone fits exactly.
         let fit = |dedicated_ms: u64| Fit::of(dedicated_ms * 1_000_000, 0.2 * 0.9);
