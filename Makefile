@@ -15,7 +15,8 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
-.PHONY: bench-passes bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
+.PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
+.PHONY: readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +123,11 @@ bench-insulation: ## against schedulers, weights and ceilings of the kernel, and
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/insulation.py $(BENCH)
+
+bench-guarantees: ## guarantees under insulated and under token buckets, with fio in real time (half an hour)
+	@scripts/setup bench
+	cargo build --release -p node
+	$(PYTHON) bench/guarantees.py $(BENCH)
 
 bench-mixes: ## the laboratory's mixes in real time, driven by fio, against virtual time (half an hour)
 	@scripts/setup bench

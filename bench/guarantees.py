@@ -56,9 +56,11 @@ def client(uri, first, seconds):
 def windows(server):
     """(numbers of windows by outcome, marginal ones) over all tenants."""
     metrics = server.metrics()
-    total = lambda name, label="": sum(
-        int(value) for key, value in metrics.items() if key.startswith(f"aerogel_tenant_guarantee_windows_{name}") and label in key
-    )
+
+    def total(name, label=""):
+        start = f"aerogel_tenant_guarantee_windows_{name}"
+        return sum(int(value) for key, value in metrics.items() if key.startswith(start) and label in key)
+
     return {outcome: total("total", f'outcome="{outcome}"') for outcome in OUTCOMES}, total("marginal_total")
 
 
@@ -99,7 +101,8 @@ def main():
                 outcomes, marginal = measure(Path(directory), policy, options.seconds)
             for outcome, count in (*outcomes.items(), ("marginal", marginal)):
                 counted[outcome] += count
-            print(f"turn {turn + 1}, {policy}: {outcomes} ({time.monotonic() - begun:.0f} s)", file=sys.stderr, flush=True)
+            took = time.monotonic() - begun
+            print(f"turn {turn + 1}, {policy}: {outcomes} ({took:.0f} s)", file=sys.stderr, flush=True)
     print("| policy | windows | no demand | fundamental | avoidable | of the missed ones, marginal |")
     print("|" + " --- |" * 6)
     for policy, counted in sums.items():

@@ -136,7 +136,7 @@ fn beside(cast: &Cast, hostile: Hostile, victims: &[usize], end_ns: Nanos, seed:
     let mut counts = Counts::default();
     tallies[..victims.len() - 1].iter().for_each(|tally| counts.add(&tally.counts(end_ns)));
     let (last, tally) = (victims[victims.len() - 1], &tallies[victims.len() - 1]);
-    Ok(Harm { counts, insulation: tally.insulation(&cast.progress[last], 1.0 / size as f64) })
+    Ok(Harm { counts, insulation: tally.insulation(&cast.progress[last], 1.0 / size as f64, end_ns) })
 }
 
 fn run(context: &Context) -> Result<Outcome, String> {

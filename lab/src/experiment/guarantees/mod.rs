@@ -18,6 +18,9 @@
 //!   - marginal)`, and *with them* `(avoidable + marginal) / windows`.
 //! - *R* is 0.9, or what the server can keep with slices of `max_round` / n if that is less: 1 - switch cost / slice,
 //!   with the profile's switch cost. It is fixed before the run, and the same for all policies.
+//! - The server's own classification is compared with that of the dedicated run, over the same bytes ([`live`]).
+//! - Claims need enough windows: a fraction is not claimed where a single window would break it, a ratio not against
+//!   fewer than 30 windows.
 //! - A window that has not ended with the run counts if it is missed already. Windows of the first 10 s do not count.
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.
@@ -25,6 +28,7 @@
 pub mod hostile;
 pub mod judge;
 pub mod level;
+pub mod live;
 pub mod mixed;
 pub mod pictures;
 pub mod play;
@@ -39,6 +43,7 @@ use serde_json::json;
 
 use super::{Context, Experiment, Outcome};
 use level::Level;
+use live::Agreement;
 use play::{Cache, Ground, Set, Shared};
 use policies::Policy;
 use window::{Counts, Progress};
@@ -163,6 +168,13 @@ impl Row {
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.shared.iter().flat_map(|shared| &shared.counts).for_each(|counts| sum.add(counts));
+        sum
+    }
+
+    /// How far the server's own classification agrees.
+    pub fn agreement(&self) -> Agreement {
+        let mut sum = Agreement::default();
+        self.shared.iter().for_each(|shared| sum.add(&shared.agreement));
         sum
     }
 }

@@ -1,14 +1,17 @@
 //! Runs workloads: each alone on the dedicated disk, and sets of them under a policy.
 
-use engine::control::{CacheSpec, LEAST_BYTES, TenantSpec, WriteCache};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, WriteCache};
+use engine::disk::Window;
+use engine::ids::TenantId;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use hdrhistogram::Histogram;
-use sim::bench::{Done, Volume};
+use sim::bench::{Bench, Done, Volume};
 use sim::load::Bursts;
 
 use super::super::stand::Stand;
 use super::Cast;
 use super::level::Level;
+use super::live::{Agreement, Terms};
 use super::policies::{ALL, Policy};
 use super::window::{Counts, Cutter, Fit, Progress};
 use super::workloads::{COUNT, Workload};
@@ -89,7 +92,7 @@ impl Ground {
         Ok(progress)
     }
 
-    /// Runs tenants under a policy; calls `done` for each answer.
+    /// Runs tenants under a policy; calls `done` for each answer. Returns the server.
     pub fn serve(
         &self,
         policy: &Policy,
@@ -98,14 +101,15 @@ impl Ground {
         end_ns: Nanos,
         seed: u64,
         mut done: impl FnMut(Done),
-    ) -> Result<(), String> {
+    ) -> Result<Bench, String> {
         let stand = Stand { policy: policy.kind, device_depth: policy.device_depth, ..self.stand.clone() };
         let mut failed = None;
-        stand.bench(tenants, volumes, seed)?.run(end_ns, |answer| {
+        let mut bench = stand.bench(tenants, volumes, seed)?;
+        bench.run(end_ns, |answer| {
             failed = failed.or(answer.failed.then_some(answer));
             done(answer);
         });
-        failed.map_or(Ok(()), |done| Err(format!("{done:?} failed on a disk without faults")))
+        failed.map_or(Ok(bench), |done| Err(format!("{done:?} failed on a disk without faults")))
     }
 }
 
@@ -118,15 +122,14 @@ pub fn latencies() -> Histogram<u64> {
 pub struct Tally<'a> {
     level: &'a Level,
     cutter: Cutter,
-    /// The first answer after the warm-up and the last one: (time, bytes answered).
-    counted: Option<[(Nanos, u64); 2]>,
-    bytes: u64,
+    pauses: Option<Bursts>,
+    progress: Progress,
 }
 
 impl Tally<'_> {
     /// Nothing yet.
     pub fn new(level: &Level, pauses: Option<Bursts>) -> Tally<'_> {
-        Tally { level, cutter: Cutter::new(level.window_bytes(), pauses), counted: None, bytes: 0 }
+        Tally { level, cutter: Cutter::new(level.window_bytes(), pauses), pauses, progress: Progress::default() }
     }
 
     /// An answer. Its response time is recorded if the request was outstanding only in windows whose guarantee fits.
@@ -137,11 +140,7 @@ impl Tally<'_> {
             latency.record(done_ns - request.intended_ns).expect("histograms grow");
         }
         self.cutter.answered(done_ns, request.bytes);
-        self.bytes += request.bytes;
-        if done_ns >= WARM_UP_NS {
-            let now = (done_ns, self.bytes);
-            self.counted = Some([self.counted.map_or(now, |[first, _]| first), now]);
-        }
+        self.progress.answered(done_ns, request.bytes);
     }
 
     /// The windows. One beyond the end of the dedicated run has nothing to be compared with, and does not count.
@@ -162,12 +161,17 @@ impl Tally<'_> {
 
     /// The time that its work takes alone, over its share of the time that it took: its insulation. NaN past the end of
     /// the dedicated run.
-    pub fn insulation(&self, progress: &Progress, share: f64) -> f64 {
-        let ratio = self.counted.and_then(|[(from_ns, first), (to_ns, last)]| {
-            let alone_ns = progress.at(last)? - progress.at(first)?;
-            Some(alone_ns as f64 / ((to_ns - from_ns) as f64 * share))
-        });
-        ratio.unwrap_or(f64::NAN)
+    pub fn insulation(&self, dedicated: &Progress, share: f64, end_ns: Nanos) -> f64 {
+        let at = |now| dedicated.at(self.progress.answered_at(now));
+        let alone_ns = at(WARM_UP_NS).zip(at(end_ns)).map(|(from, to)| to - from);
+        alone_ns.map_or(f64::NAN, |alone_ns| alone_ns as f64 / ((end_ns - WARM_UP_NS) as f64 * share))
+    }
+
+    /// Whether the server classified these windows as the dedicated run does.
+    pub fn agreement(&self, missed: &[Window], dedicated: &Progress) -> Agreement {
+        let (mut agreement, terms) = (Agreement::default(), Terms { level: self.level, pauses: self.pauses });
+        agreement.count(missed, WARM_UP_NS, &self.progress, dedicated, terms);
+        agreement
     }
 }
 
@@ -181,6 +185,8 @@ pub struct Shared {
     pub windows: Vec<Vec<Nanos>>,
     /// By member.
     pub insulation: Vec<f64>,
+    /// Of all members with a guarantee.
+    pub agreement: Agreement,
 }
 
 /// A set of workloads, each with an equal share.
@@ -220,15 +226,26 @@ impl Set<'_> {
         }
         let mut latency = latencies();
         let done = |done: Done| tallies[done.volume].answered(&done, &mut latency);
-        ground.serve(policy, &tenants, volumes, self.end_ns, self.seed, done)?;
+        let mut bench = ground.serve(policy, &tenants, volumes, self.end_ns, self.seed, done)?;
         let counts = tallies.iter().map(|tally| tally.counts(self.end_ns)).collect();
         let windows = tallies.iter().map(|tally| tally.windows(self.end_ns)).collect();
-        let insulation = tallies
-            .iter()
-            .zip(self.members)
-            .map(|(tally, &at)| tally.insulation(&self.cast.progress[at], 1.0 / self.members.len() as f64));
-        let insulation = insulation.collect();
-        Ok(Shared { counts, latency, windows, insulation })
+        let part = 1.0 / self.members.len() as f64;
+        let alone = self.members.iter().map(|&at| &self.cast.progress[at]);
+        let pairs = tallies.iter().zip(alone);
+        let insulation = pairs.clone().map(|(tally, alone)| tally.insulation(alone, part, self.end_ns)).collect();
+        let mut agreement = Agreement::default();
+        for (tenant, (tally, alone)) in (0..).zip(pairs) {
+            agreement.add(&tally.agreement(&missed(&mut bench, TenantId(tenant))?, alone));
+        }
+        Ok(Shared { counts, latency, windows, insulation, agreement })
+    }
+}
+
+/// The windows that the server says a tenant missed.
+fn missed(bench: &mut Bench, tenant: TenantId) -> Result<Vec<Window>, String> {
+    match bench.ask(Command::Violations(tenant))? {
+        Report::Violations(_, windows) => Ok(windows),
+        other => Err(format!("missed windows were asked for: {other:?}")),
     }
 }
 

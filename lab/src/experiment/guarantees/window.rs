@@ -43,6 +43,12 @@ impl Progress {
         self.answers.get(first).map(|&(_, now)| now)
     }
 
+    /// How many bytes had been answered by then.
+    pub fn answered_at(&self, now: Nanos) -> u64 {
+        let count = self.answers.partition_point(|&(_, at)| at <= now);
+        count.checked_sub(1).map_or(0, |last| self.answers[last].0)
+    }
+
     /// The duration of each window of so many bytes.
     pub fn windows(&self, window_bytes: u64) -> Vec<Nanos> {
         let ends = (1..).map_while(|k| self.at(k * window_bytes));
@@ -212,6 +218,11 @@ impl Counts {
         self.fundamental + self.avoidable + self.marginal
     }
 
+    /// Missed ones of all windows.
+    pub fn missed_fraction(&self) -> f64 {
+        self.missed() as f64 / self.windows as f64
+    }
+
     /// Avoidable ones of the windows that are not marginal.
     pub fn avoidable_fraction(&self) -> f64 {
         self.avoidable as f64 / (self.windows - self.marginal) as f64
@@ -243,6 +254,13 @@ mod tests {
         let paused: Vec<_> = cutter.windows(0, 126 * SECOND).iter().map(|window| window.paused_ns / SECOND).collect();
         assert_eq!(paused, [0, 0, 10, 0]);
         assert_eq!([0, 20, 49, 51].map(|at| cutter.since(at * SECOND)), [0..=3, 1..=3, 1..=3, 2..=3]);
+    }
+
+    #[test]
+    fn a_time_has_a_position_in_the_sequence() {
+        let mut progress = Progress::default();
+        [(2, 60), (5, 40)].into_iter().for_each(|(now, bytes)| progress.answered(now, bytes));
+        assert_eq!([0, 1, 2, 4, 5, 9].map(|now| progress.answered_at(now)), [0, 0, 60, 60, 100, 100]);
     }
 
     #[test]

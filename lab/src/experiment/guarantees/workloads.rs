@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! description   runs of 8 KiB reads, 110 MB ──► random 4 KiB reads, 10 MB ──► runs … (lengths vary by half)
-//! real trace    cut by region (outer and inner half), or by time, with scans between the cuts; times are dropped
+//! real trace    cut by time or by region; of servers, with scans in between: 300 MB ──► trace, 30 MB or more ──► …;
+//!               times are dropped
 //! ```
 //!
 //! A sequence depends on nothing but its seed: request number k is the same in every run, so windows that are cut by
@@ -72,22 +73,25 @@ pub fn ten(context: &Context) -> Result<Vec<Workload>, String> {
     Ok(all)
 }
 
-/// The workloads that are made of a trace. Two of the four traces are long enough for two. A virtual machine changes
-/// its locality by itself; of a web or database server, parts are replayed between scans of its data, as for a backup.
+/// The workloads that are made of a trace. A virtual machine changes its locality by itself; of a web or database
+/// server, a part is replayed between scans of its data, as for a backup.
 fn of_trace(trace: &Recorded) -> Vec<Workload> {
     let (name, records) = (&trace.name, &trace.records[..]);
     let cut = |part: &str, records| Workload::new(format!("{name}, {part}"), records);
-    let scanned = |part: &str, records: &[Record], seed| cut(part, between_scans(records, seed));
+    let scanned =
+        |part: &str, records: &[Record], trace_mb, seed| cut(part, between_scans(records, trace_mb * MB, seed));
+    let quarter = |number: usize| &records[records.len() * number / 4..records.len() * (number + 1) / 4];
+    let outer_half = |records| by_region(records).0;
     match &name[..] {
         "cloudPhysicsIO" => {
-            let (outer, inner) = by_region(records);
-            vec![cut("outer half", outer), cut("inner half", inner)]
+            vec![cut("first quarter", quarter(0).to_vec()), cut("third quarter, outer half", outer_half(quarter(2)))]
         }
         "linux-webserver-2" => {
             let (early, late) = records.split_at(records.len() / 2);
-            vec![scanned("first half and scans", early, 21), scanned("second half and scans", late, 22)]
+            vec![scanned("first half and scans", early, 30, 21), scanned("second half and scans", late, 30, 22)]
         }
-        _ => vec![scanned("and scans", records, 23)],
+        "linux-mysql" => vec![scanned("outer half and scans", &outer_half(records), 30, 23)],
+        _ => vec![scanned("first quarter, outer half, and scans", &outer_half(quarter(0)), 36, 24)],
     }
 }
 
@@ -99,13 +103,14 @@ fn by_region(records: &[Record]) -> (Vec<Record>, Vec<Record>) {
     records.iter().partition(|record| record.offset < middle)
 }
 
-/// Parts of a trace with scans in between.
-fn between_scans(records: &[Record], seed: u64) -> Vec<Record> {
+/// Parts of a trace with scans in between. With shorter parts, a window has something of both, so that no guarantee
+/// fits at every share into as many windows as it should.
+fn between_scans(records: &[Record], trace_bytes: u64, seed: u64) -> Vec<Record> {
     let records = records.to_vec();
     let trace = (0..usize::MAX).map(move |at| records[at % records.len()]);
     let scan = Generator::new(sequential(32 << 10, 1_000_000), 0, Rng::new(seed));
     alternate(
-        vec![Phase { source: Box::new(scan), bytes: 130 * MB }, Phase { source: Box::new(trace), bytes: 14 * MB }],
+        vec![Phase { source: Box::new(scan), bytes: 300 * MB }, Phase { source: Box::new(trace), bytes: trace_bytes }],
         seed,
     )
 }

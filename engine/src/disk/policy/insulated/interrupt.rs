@@ -45,6 +45,8 @@ pub(super) struct Interrupts {
     guest: Option<TenantId>,
     /// The tenant whose slice goes on afterwards.
     interrupted: Option<TenantId>,
+    /// The time released by others that this slice may still use.
+    pub(super) lent_ns: Nanos,
 }
 
 impl Interrupts {
@@ -202,7 +204,7 @@ impl Insulated {
             self.interrupts.served(id);
             let delivered = view.books.delivered_bytes(id);
             let bytes = tenant.guarantee.as_ref().map(|guarantee| guarantee.resume(delivered));
-            return Some(self.own_slot(now, id, bytes, delivered));
+            return Some(self.own_slot(now, id, bytes, self.interrupts.lent_ns, delivered));
         }
         if tenant.credit > 0 {
             let released_ns = tenant.idles(tenant.credit - tenant.spare_ns as i64, length);

@@ -284,7 +284,7 @@ impl Insulated {
             let tenant = &mut self.tenants[id];
             let bytes =
                 tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, length, self.round_ns));
-            return Some(self.own_slot(now, id, bytes, delivered));
+            return Some(self.own_slot(now, id, bytes, Nanos::MAX, delivered));
         }
         None
     }
@@ -303,12 +303,13 @@ impl Insulated {
         Slot { tenant, ns, enough: None, switch_ns: self.settings.switch_ns }
     }
 
-    /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released.
-    fn own_slot(&mut self, now: Nanos, id: TenantId, bytes: Option<u64>, delivered: u64) -> Slot {
+    /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released,
+    /// `lent_ns` at most.
+    fn own_slot(&mut self, now: Nanos, id: TenantId, bytes: Option<u64>, lent_ns: Nanos, delivered: u64) -> Slot {
         let tenant = &mut self.tenants[id];
         // No slice is longer than the longest round.
         let most_ns = self.settings.round_max_ns.saturating_sub(tenant.credit as Nanos);
-        tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total().min(most_ns) } else { 0 };
+        tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total().min(most_ns).min(lent_ns) } else { 0 };
         let ns = tenant.credit as Nanos + tenant.lent_ns;
         tenant.begun = now;
         if let Some(guarantee) = &mut tenant.guarantee {
@@ -557,6 +558,9 @@ impl Slicing for Insulated {
         let lent_ns = std::mem::take(&mut tenant.lent_ns);
         let lent_left_ns = left_ns.clamp(0, lent_ns as i64);
         self.rounds.slack.take(lent_ns - lent_left_ns as Nanos);
+        if cause == Cause::Interrupted {
+            self.interrupts.lent_ns = lent_left_ns as Nanos;
+        }
         let left_ns = left_ns - lent_left_ns;
         let mut released_ns = 0;
         tenant.waiting_since = (!view.lanes[id].queue.is_empty()).then_some(self.begun);

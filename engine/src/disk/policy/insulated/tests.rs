@@ -301,6 +301,31 @@ fn time_that_is_divided_by_share_is_not_released_again() {
     );
 }
 
+/// A tenant that needs little, one that does so at first and then suddenly needs all that was released, and one that
+/// comes back now and then, and interrupts: the longest response time of the first.
+#[test]
+fn an_interrupted_slice_is_lent_no_more_time_when_it_goes_on() {
+    for pause_ms in [700, 1100, 1500, 1900, 2300, 3100] {
+        let mut stage = Stage::new(&[34, 33, 33], &[1, 4, 1]);
+        stage.switch_ns = 60 * MS;
+        stage.thinks[2].0 = vec![pause_ms * MS];
+        let set = |stage: &mut Stage, at, requests: u64| {
+            let terms = Terms { min_bytes_per_s: requests * BYTES, ..Share::from_ppb(330_000_000).into() };
+            stage.policy.set_tenant(stage.now, TenantId(at), terms);
+        };
+        set(&mut stage, 0, 5);
+        for _ in 0..5 {
+            set(&mut stage, 1, 5);
+            stage.run(stage.now + 20 * SECOND);
+            stage.longest_ns[0] = 0;
+            set(&mut stage, 1, 1000);
+            stage.run(stage.now + 15 * SECOND);
+            let longest_ns = stage.longest_ns[0];
+            assert!(longest_ns <= 6 * SECOND, "{pause_ms} ms: {longest_ns} ns, more than three rounds");
+        }
+    }
+}
+
 #[test]
 fn what_nobody_wants_goes_to_those_who_do() {
     let mut stage = Stage::new(&[10, 20, 70], &[2, 2, 0]);
