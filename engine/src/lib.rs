@@ -41,6 +41,7 @@ mod server;
 mod slab;
 mod spec;
 mod stats;
+mod stream;
 pub mod units;
 mod volume;
 
