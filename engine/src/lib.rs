@@ -43,6 +43,7 @@ mod spec;
 mod stats;
 mod stream;
 pub mod units;
+pub mod upstream;
 mod volume;
 
 pub use config::Config;
