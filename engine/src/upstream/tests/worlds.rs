@@ -44,7 +44,7 @@ enum Breach {
 /// A request of the cache.
 #[derive(Clone, Debug)]
 enum Asked {
-    Write { block: usize, failures: u32 },
+    Write { block: usize, value: u8, durable: bool, failures: u32 },
     Zero { blocks: std::ops::Range<usize> },
     Read { block: usize },
     Flush { newest: [u8; BLOCKS], began: u32, failures: u32 },
@@ -122,7 +122,12 @@ impl World {
     fn apply(&mut self, (_, header, payload): &(LinkId, Header, Vec<u8>)) {
         let range = header.offset as usize..(header.offset + header.len) as usize;
         match header.kind {
-            Kind::Write => self.rig.content[range].copy_from_slice(payload),
+            Kind::Write => {
+                self.rig.content[range.clone()].copy_from_slice(payload);
+                if header.has(flag::FUA) {
+                    self.durable[range].copy_from_slice(payload);
+                }
+            }
             Kind::Zeroes => self.rig.content[range].fill(0),
             Kind::Flush if !self.breaks(Breach::FlushSkipped) => self.durable.clone_from(&self.rig.content),
             _ => {}
@@ -249,8 +254,9 @@ impl World {
     fn write_back(&mut self, block: usize) {
         let Cached { newest: value, .. } = self.blocks[block];
         (self.blocks[block].busy, self.blocks[block].dirty) = (true, false);
-        let asked = Asked::Write { block, failures: self.failures };
-        self.submit(Op::Write { durable: false }, block, 1, value, asked);
+        let durable = self.rng.one_in(4);
+        let asked = Asked::Write { block, value, durable, failures: self.failures };
+        self.submit(Op::Write { durable }, block, 1, value, asked);
     }
 
     /// A flush begins when everything is written.
@@ -288,9 +294,14 @@ impl World {
         let asked = self.asked.remove(&io).expect("a request");
         self.log.push(format!("{asked:?} {result:?}"));
         match asked {
-            Asked::Write { block, failures } => {
+            Asked::Write { block, value, durable, failures } => {
                 let cached = &mut self.blocks[block];
                 cached.busy = false;
+                if durable && result.is_ok() {
+                    // It belongs to no generation.
+                    cached.written = 0;
+                    return assert_eq!(self.durable[block * BLOCK as usize], value, "block {block} is not durable");
+                }
                 // What was on its way when a failure was reported is not trusted.
                 if result.is_err() || failures != self.failures {
                     cached.dirty = true;
