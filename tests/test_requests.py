@@ -132,6 +132,37 @@ class Requests(SharedServerCase):
             pass
         self.assertEqual(self.server.open(name).pread(MIB, 0), bytes(MIB), "a refused write wrote")
 
+    def test_extended_headers(self):
+        name = self.volume("128MiB")
+        connection = Wire(self.server.socket)
+        self.addCleanup(connection.socket.close)
+        connection.negotiate_extended()
+        self.assertEqual(len(connection.meta(wire.SET_META, name, "base:allocation")), 1)
+        sizes = connection.go(name)[wire.INFO_BLOCK_SIZE]
+        self.assertEqual(struct.unpack(">III", sizes)[2], 64 * MIB)
+        data = random.Random(7).randbytes(64 * MIB)
+        self.assertEqual(connection.ask(wire.WRITE, 12345, 64 * MIB, flags=wire.FUA, payload=data), 0)
+        connection.request(wire.READ, 12345, 64 * MIB)
+        found = bytearray(64 * MIB)
+        for kind, body in connection.chunks():
+            self.assertEqual(kind, wire.OFFSET_DATA)
+            at = struct.unpack(">Q", body[:8])[0] - 12345
+            found[at:at + len(body) - 8] = body[8:]
+        self.assertEqual(found, data)
+        self.assertEqual(connection.ask(wire.READ, 0, 64 * MIB + 1), wire.EINVAL)
+        self.assertEqual(connection.ask(wire.TRIM, 0, 1 << 40), wire.EINVAL)
+        self.assertEqual(connection.ask(wire.TRIM, 0, 128 * MIB), 0)
+        connection.request(wire.BLOCK_STATUS, 0, 128 * MIB)
+        [(kind, body)] = connection.chunks()
+        context, count = struct.unpack(">II", body[:8])
+        extents = list(struct.iter_unpack(">QQ", body[8:]))
+        self.assertEqual((kind, context, count), (wire.STATUS_EXT, 1, len(extents)))
+        self.assertEqual(sum(length for length, _ in extents), 128 * MIB)
+        # Without PAYLOAD_LEN a write has no payload, and others have none with it.
+        self.assertEqual(connection.ask(wire.WRITE, 0, 4096), wire.EINVAL)
+        self.assertEqual(connection.ask(wire.TRIM, 0, 4096, payload=bytes(4096)), wire.EINVAL)
+        self.assertEqual(connection.ask(wire.FLUSH), 0)
+
     def test_past_the_end(self):
         name = self.volume("1MiB")
         handle = self.server.open(name, contexts)

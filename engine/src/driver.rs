@@ -15,13 +15,12 @@ use crate::control::Command;
 use crate::cpu::{Job, Scheduler};
 use crate::event::{Action, Event, Receive};
 use crate::ids::{ConnId, TenantId};
-use crate::nbd::wire::REQUEST_BYTES;
-use crate::nbd::{Header, Kind, Parsed, parse};
+use crate::nbd::{Header, Kind, Parsed, RawHeader, parse};
 use crate::server::Server;
 use crate::units::Nanos;
 
 /// A request header, and when it could have been read (`since` of [`Event::Header`]).
-pub type Arrived = (Nanos, [u8; REQUEST_BYTES]);
+pub type Arrived = (Nanos, RawHeader);
 
 /// A program that drives an engine.
 pub trait Driver {
@@ -40,8 +39,8 @@ pub trait Driver {
     /// Whether bytes of this connection are available. `false` for a connection that is being closed.
     fn has_input(&self, conn: ConnId) -> bool;
 
-    /// Takes a header from the input; `None` if only a part of it is available.
-    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, Self::Error>;
+    /// Takes a header of `bytes` bytes from the input; `None` if only a part of it is available.
+    fn take_header(&mut self, conn: ConnId, bytes: usize) -> Result<Option<Arrived>, Self::Error>;
 
     /// Takes at most `wanted` bytes, and at least one, from the input to the segments of [`Server::payload`]; returns
     /// their number.
@@ -140,7 +139,8 @@ pub trait Driver {
             }
             match wanted {
                 Receive::Header => {
-                    let Some((since, header)) = self.take_header(conn)? else {
+                    let bytes = server.header_bytes(conn);
+                    let Some((since, header)) = self.take_header(conn, bytes)? else {
                         return self.served(conn, Some(wanted));
                     };
                     self.engine().1.charge_request(reply_bytes(&header));
@@ -164,9 +164,9 @@ pub trait Driver {
 }
 
 /// Bytes that will be copied for the reply.
-fn reply_bytes(header: &[u8; REQUEST_BYTES]) -> u64 {
+fn reply_bytes(header: &[u8]) -> u64 {
     match parse(header) {
-        Parsed::Request(Header { kind: Kind::Read, len, .. }) => len.into(),
+        Parsed::Request(Header { kind: Kind::Read, len, .. }) => len,
         _ => 0,
     }
 }

@@ -17,14 +17,14 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
-pub use crate::front::{CloseReason, Outgoing};
+pub use crate::front::CloseReason;
 pub use crate::nbd::Session;
+pub use crate::stream::Outgoing;
 pub use crate::volume::Receive;
 
 use crate::control::{Command, Report};
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::wire::REQUEST_BYTES;
 use crate::plan::{Evidence, Targets};
 use crate::units::Nanos;
 
@@ -40,15 +40,15 @@ pub enum Event<'a> {
         /// The negotiated session.
         session: Session,
     },
-    /// A request header of 28 bytes arrived, after [`Receive::Header`].
+    /// A request header arrived, after [`Receive::Header`].
     Header {
         /// The connection.
         conn: ConnId,
         /// When the driver could have read the header if it had been idle, at most now. Since then the request has
         /// waited for the thread.
         since: Nanos,
-        /// The 28 bytes.
-        header: &'a [u8; REQUEST_BYTES],
+        /// Its bytes, as many as [`Server::header_bytes`](crate::Server::header_bytes) says.
+        header: &'a [u8],
     },
     /// `bytes` of payload were stored, in order, from the first of the segments of [`Receive::Payload`] on.
     Payload {

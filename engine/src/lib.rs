@@ -41,7 +41,9 @@ mod server;
 mod slab;
 mod spec;
 mod stats;
+mod stream;
 pub mod units;
+pub mod upstream;
 mod volume;
 
 pub use config::Config;

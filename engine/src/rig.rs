@@ -243,7 +243,7 @@ impl Driver for Rig {
         false
     }
 
-    fn take_header(&mut self, _: ConnId) -> Result<Option<Arrived>, Infallible> {
+    fn take_header(&mut self, _: ConnId, _: usize) -> Result<Option<Arrived>, Infallible> {
         unreachable!("no connection is attached")
     }
 

@@ -3,7 +3,8 @@
 use engine::control::{Command, LEAST_BYTES, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
-use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use engine::nbd::wire::command;
+use engine::nbd::{Form, RawHeader};
 use engine::plan::Planner;
 use engine::units::{BLOCK, MILLISECOND, Nanos};
 use engine::{Action, Config, Event, Receive, Server, Session};
@@ -78,11 +79,7 @@ impl Rig {
 
     /// A request, its payload, and all that the device and timers have to do until it is answered.
     fn ask(&mut self, command: u16, block: u64, blocks: u64) {
-        let mut header = [0; REQUEST_BYTES];
-        header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        header[6..8].copy_from_slice(&command.to_be_bytes());
-        header[16..24].copy_from_slice(&(block * BLOCK).to_be_bytes());
-        header[24..].copy_from_slice(&((blocks * BLOCK) as u32).to_be_bytes());
+        let header = RawHeader::new(Form::Simple, command, 0, 0, block * BLOCK, blocks * BLOCK);
         self.now += self.gap;
         let before = self.answered;
         self.handle(Event::Header { conn: CONN, since: self.now, header: &header });

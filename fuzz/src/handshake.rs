@@ -35,6 +35,7 @@ pub fn run(input: (u8, bool, Vec<u8>)) {
         rotational: several,
         description: "d".into(),
         read_only: several,
+        identity: several.then_some(7),
     };
     let volumes: Vec<_> = if several { vec![export("a"), export("db")] } else { vec![export("a")] };
     let exports = Exports { volumes: &volumes, shutting_down: false };

@@ -4,6 +4,7 @@
 mod device;
 mod handshake;
 mod model;
+mod replies;
 mod traces;
 mod transmission;
 
@@ -21,6 +22,11 @@ pub fn handshake(bytes: &[u8]) {
     decoded(bytes, handshake::run);
 }
 
+/// What servers send to a client.
+pub fn replies(bytes: &[u8]) {
+    decoded(bytes, replies::run);
+}
+
 /// Requests to a server whose device fails sometimes.
 pub fn transmission(bytes: &[u8]) {
     decoded(bytes, transmission::run);
@@ -35,4 +41,5 @@ pub fn traces(bytes: &[u8]) {
 pub type Target = fn(&[u8]);
 
 /// Every target, by name.
-pub const TARGETS: [(&str, Target); 3] = [("handshake", handshake), ("traces", traces), ("transmission", transmission)];
+pub const TARGETS: [(&str, Target); 4] =
+    [("handshake", handshake), ("replies", replies), ("traces", traces), ("transmission", transmission)];

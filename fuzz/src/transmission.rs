@@ -10,12 +10,12 @@ use engine::control::{Command, TenantSpec, VolumeSpec, WriteCache};
 use engine::cpu::Scheduler;
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
-use engine::nbd::Errno;
-use engine::nbd::wire::{REQUEST_MAGIC, chunk, command, command_flag, state};
+use engine::nbd::wire::{REQUEST_MAGIC, command, command_flag, state};
+use engine::nbd::{Asked, Errno, Form, Kind, Part, RawHeader};
 use engine::units::{BLOCK, SECTOR};
 use engine::{Action, Config, Event, Outgoing, Receive, Server, Session};
 use sim::cell::{self, CELL, ZERO};
-use sim::reply::{Chunk, Replies, be32};
+use sim::reply::Replies;
 
 use crate::device::{Device, InFlight};
 use crate::model::{Leaves, Model, Step};
@@ -88,6 +88,8 @@ struct Request {
     flags: u16,
     offset: u64,
     len: u64,
+    /// Offset and length in its header.
+    named: (u64, u64),
     begun: Step,
     /// Whether it is inside the volume and in whole cells, so that the model knows its effect.
     modelled: bool,
@@ -103,17 +105,30 @@ impl Request {
     }
 }
 
-#[derive(Default)]
 struct Client {
-    structured: bool,
+    form: Form,
     gone: bool,
     replies: Replies,
     requests: BTreeMap<u64, Request>,
     /// The write whose payload is being sent, and the bytes sent so far.
     writing: Option<(u64, u64)>,
     /// What has arrived at the server: a header, then bytes of payload.
-    header: Option<[u8; 28]>,
+    header: Option<RawHeader>,
     payload_bytes: u64,
+}
+
+impl Client {
+    fn new(session: Session) -> Client {
+        Client {
+            form: session.form,
+            gone: false,
+            replies: Replies::new(session),
+            requests: BTreeMap::new(),
+            writing: None,
+            header: None,
+            payload_bytes: 0,
+        }
+    }
 }
 
 struct World {
@@ -149,7 +164,15 @@ impl World {
         let sectors = (u64::from(input.size_sectors) % SECTORS_MAX + 1) >> ((input.mode >> 4) % 8);
         let size = sectors.max(1) * SECTOR;
         let mode = [WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe][usize::from(input.mode % 3)];
-        let clients = input.structured.map(|structured| Client { structured, ..Client::default() });
+        let sessions = [0, 1, 2].map(|at| {
+            let form = match (input.structured[at], at) {
+                (false, _) => Form::Simple,
+                (true, 2) => Form::Extended,
+                (true, _) => Form::Structured,
+            };
+            Session { form, base_allocation: form.is_structured(), read_only: false }
+        });
+        let clients = sessions.map(Client::new);
         let mut world = World {
             server: Server::new(config),
             cpu: Scheduler::default(),
@@ -177,8 +200,7 @@ impl World {
         };
         world.handle(Event::Control { token: 0, command: Command::SetTenant(TenantId(0), TenantSpec::default()) });
         world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
-        for (at, structured) in input.structured.into_iter().enumerate() {
-            let session = Session { structured, base_allocation: structured, read_only: false };
+        for (at, session) in sessions.into_iter().enumerate() {
             let conn = ConnId(at as u32);
             world.cpu.attach(conn, TenantId(0));
             world.handle(Event::Attach { conn, volume: VolumeId(0), session });
@@ -239,7 +261,9 @@ impl World {
                 ][usize::from(kind % 8)];
                 let (command, offset, len) = match command {
                     command::FLUSH => (command, 0, 0),
-                    command::BLOCK_STATUS if !self.clients[conn.0 as usize].structured => (command::READ, offset, len),
+                    command::BLOCK_STATUS if !self.clients[conn.0 as usize].form.is_structured() => {
+                        (command::READ, offset, len)
+                    }
                     command => (command, offset, len),
                 };
                 let allowed = match command {
@@ -254,7 +278,7 @@ impl World {
                 if let Some(conn) = live(self, conn) {
                     let magic = if magic { REQUEST_MAGIC } else { 7 };
                     let (offset, len) = (offset % (2 * SECTORS_MAX * SECTOR), u64::from(len) % (36 << 20));
-                    self.request(conn, magic, flags & 0x1f, u16::from(command % 9), offset, len);
+                    self.request(conn, magic, flags & 0x3f, u16::from(command % 9), offset, len);
                 }
             }
             Move::Payload { conn, most } => {
@@ -290,13 +314,12 @@ impl World {
         }
         self.cookie += 1;
         let cookie = self.cookie;
-        let mut header = [0; 28];
-        header[0..4].copy_from_slice(&magic.to_be_bytes());
-        header[4..6].copy_from_slice(&flags.to_be_bytes());
-        header[6..8].copy_from_slice(&command.to_be_bytes());
-        header[8..16].copy_from_slice(&cookie.to_be_bytes());
-        header[16..24].copy_from_slice(&offset.to_be_bytes());
-        header[24..28].copy_from_slice(&(len as u32).to_be_bytes());
+        let form = self.clients[conn.0 as usize].form;
+        let header = match magic {
+            REQUEST_MAGIC => RawHeader::new(form, command, flags, cookie, offset, len),
+            _ => RawHeader::filled(form.request_bytes(), |bytes| bytes.fill(7)),
+        };
+        let named = (offset, len);
         let inside = len > 0 && offset + len <= self.size;
         let whole = offset.is_multiple_of(CELL) && len.is_multiple_of(CELL);
         // The content of cells that are covered in part is not modelled.
@@ -315,12 +338,12 @@ impl World {
             self.model.begin(begun, offset, len, cookie, leaves);
         }
         let data = if command == command::READ && inside { vec![0; len as usize] } else { Vec::new() };
-        let request = Request { command, flags, offset, len, begun, modelled, data, filled: 0, failed: false };
+        let request = Request { command, flags, offset, len, named, begun, modelled, data, filled: 0, failed: false };
         let client = &mut self.clients[conn.0 as usize];
         if magic == REQUEST_MAGIC && command != command::DISC {
             client.requests.insert(cookie, request);
         }
-        client.writing = (command == command::WRITE).then_some((cookie, u64::from(be32(&header[20..]))));
+        client.writing = (command == command::WRITE).then_some((cookie, named.0));
         client.header = Some(header);
         self.arrived(conn);
     }
@@ -355,32 +378,19 @@ impl World {
         self.handle(Event::Sent { conn, bytes: sent.len() as u64 });
     }
 
-    /// Parses one reply or chunk. Returns whether there was one.
+    /// Takes one part of a reply. Returns whether there was one.
     fn reply(&mut self, conn: ConnId) -> bool {
         let client = &mut self.clients[conn.0 as usize];
-        let requests = &client.requests;
-        let data_bytes = |cookie| requests.get(&cookie).map(|request| request.data.len() as u64);
-        let (cookie, done, error) = match client.replies.next(data_bytes).expect("replies that can be understood") {
-            None => return false,
-            Some(Chunk::Simple { cookie, error, data }) => {
-                let request = client.requests.get_mut(&cookie).expect("a request that is not answered");
-                if error == 0 {
-                    request.data.copy_from_slice(data);
-                    request.filled = data.len() as u64;
-                }
-                (cookie, true, error)
-            }
-            Some(Chunk::Structured { cookie, flags, kind, body }) => {
-                let request = client.requests.get_mut(&cookie).expect("a request that is not answered");
-                let error = request.chunk(kind, body, self.size, &self.model);
-                (cookie, flags & chunk::FLAG_DONE != 0, error)
-            }
+        let asked = |cookie| client.requests.get(&cookie).map(Request::asked);
+        let Some((cookie, part, data)) = client.replies.next(asked).expect("replies that can be understood") else {
+            return false;
         };
-        let request = client.requests.get_mut(&cookie).expect("it is there");
-        request.failed |= error != 0;
-        if done {
+        let request = client.requests.get_mut(&cookie).expect("a request that is not answered");
+        if part == Part::Done {
             let request = client.requests.remove(&cookie).expect("it is there");
             self.answered(cookie, &request);
+        } else {
+            request.part(part, data, self.size, &self.model);
         }
         true
     }
@@ -533,7 +543,7 @@ impl Driver for World {
         client.header.is_some() || client.payload_bytes > 0
     }
 
-    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, Infallible> {
+    fn take_header(&mut self, conn: ConnId, _: usize) -> Result<Option<Arrived>, Infallible> {
         let client = &mut self.clients[conn.0 as usize];
         assert_eq!(client.payload_bytes, 0, "payload is taken as payload");
         Ok(client.header.take().map(|header| (self.now, header)))
@@ -569,38 +579,38 @@ impl Driver for World {
 }
 
 impl Request {
-    /// Parses one chunk of a structured reply. Returns its error number.
-    fn chunk(&mut self, kind: u16, body: &[u8], size: u64, model: &Model) -> u32 {
-        let offset = || u64::from_be_bytes(body[..8].try_into().expect("an offset"));
-        match kind {
-            chunk::NONE => 0,
-            chunk::OFFSET_DATA => {
-                let at = (offset() - self.offset) as usize;
-                self.data[at..at + body.len() - 8].copy_from_slice(&body[8..]);
-                self.filled += body.len() as u64 - 8;
-                0
+    fn asked(&self) -> Asked {
+        let kind = match self.command {
+            command::READ => Kind::Read,
+            command::BLOCK_STATUS => Kind::Status,
+            // All others are answered alike.
+            _ => Kind::Write,
+        };
+        Asked { kind, offset: self.named.0, len: self.named.1 }
+    }
+
+    /// Takes one part of the reply, except for its end.
+    fn part(&mut self, part: Part, bytes: &[u8], size: u64, model: &Model) {
+        match part {
+            Part::Data { offset, len } => {
+                let at = (offset - self.offset) as usize;
+                self.data[at..at + bytes.len()].copy_from_slice(bytes);
+                self.filled += len;
             }
-            chunk::OFFSET_HOLE => {
-                let (at, len) = ((offset() - self.offset) as usize, be32(&body[8..]) as usize);
-                self.data[at..at + len].fill(0);
-                self.filled += len as u64;
-                0
+            Part::Hole { offset, len } => {
+                let at = (offset - self.offset) as usize;
+                self.data[at..at + len as usize].fill(0);
+                self.filled += len;
             }
-            chunk::BLOCK_STATUS => {
-                let mut at = self.offset;
-                for extent in body[4..].chunks_exact(8) {
-                    let (len, flags) = (u64::from(be32(extent)), be32(&extent[4..]));
-                    assert!(len > 0 && at + len <= size, "an extent at {at} of {len} bytes in a volume of {size}");
-                    let zero = flags & state::ZERO != 0 && self.modelled;
-                    for cell in model.known(at, len).filter(|_| zero) {
-                        assert!(model.allows(cell, Some(ZERO), self.begun), "cell {cell} is not zero");
-                    }
-                    at += len;
+            Part::Extent { offset: at, len, flags } => {
+                assert!(len > 0 && at + len <= size, "an extent at {at} of {len} bytes in a volume of {size}");
+                let zero = flags & u64::from(state::ZERO) != 0 && self.modelled;
+                for cell in model.known(at, len).filter(|_| zero) {
+                    assert!(model.allows(cell, Some(ZERO), self.begun), "cell {cell} is not zero");
                 }
-                0
             }
-            chunk::ERROR | chunk::ERROR_OFFSET => be32(body),
-            kind => panic!("a chunk of the unknown kind {kind}"),
+            Part::Error(_) => self.failed = true,
+            Part::Done => {}
         }
     }
 }

@@ -4,7 +4,8 @@
 use engine::control::{Command, Decision, Doubt, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
-use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use engine::nbd::wire::command;
+use engine::nbd::{Form, RawHeader};
 use engine::plan::{Evidence, Planner};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, Config, Event, Outgoing, Receive, Server, Session};
@@ -142,11 +143,8 @@ impl Thread {
                 turn += 1;
                 if self.server.receive(conn) == Receive::Header {
                     place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let mut header = [0; REQUEST_BYTES];
-                    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-                    header[6..8].copy_from_slice(&command::READ.to_be_bytes());
-                    header[16..24].copy_from_slice(&((place >> 40) % 768 * BLOCK).to_be_bytes());
-                    header[24..].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+                    let offset = (place >> 40) % 768 * BLOCK;
+                    let header = RawHeader::new(Form::Simple, command::READ, 0, 0, offset, BLOCK);
                     self.handle(Event::Header { conn, since: self.now, header: &header });
                 }
             }

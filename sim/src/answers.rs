@@ -18,16 +18,11 @@ impl World {
         loop {
             let link = self.links.get_mut(&id).expect("a link");
             let volume = &mut self.volumes[link.volume.0 as usize];
-            let data_bytes = |cookie| {
-                let request = link.pending.get(&cookie)?.request;
-                Some(if request.command == command::READ { u64::from(request.len) } else { 0 })
-            };
-            let Some(chunk) = link.replies.next(data_bytes).map_err(|what| format!("{:?}: {what}", link.conn))? else {
-                return Ok(());
-            };
-            let (session, step) = (link.session, self.step);
-            let mut judge = Judge { pending: &mut link.pending, session, history: &mut volume.history, step };
-            if let Some(pending) = judge.chunk(chunk)? {
+            let asked = |cookie| Some(link.pending.get(&cookie)?.request.asked());
+            let part = link.replies.next(asked).map_err(|what| format!("{:?}: {what}", link.conn))?;
+            let Some((cookie, part, data)) = part else { return Ok(()) };
+            let mut judge = Judge { pending: &mut link.pending, history: &mut volume.history, step: self.step };
+            if let Some(pending) = judge.part(cookie, part, data)? {
                 self.answered(id, pending)?;
             }
         }

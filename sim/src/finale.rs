@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, TenantStats};
 use engine::disk::policy::PACE_DEBT_NS;
 use engine::ids::TenantId;
+use engine::nbd::Form;
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
 use engine::{Action, Event, Session};
@@ -121,7 +122,7 @@ impl World {
 
     /// One client sends these requests, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
-        let session = Session { structured: true, base_allocation: true, read_only: false };
+        let session = Session { form: Form::Structured, base_allocation: true, read_only: false };
         let id = self.attach(at, session, Manners::calm(), 0)?;
         self.links.get_mut(&id).expect("just attached").script = script;
         self.until("a script", 100 * SECOND, |world| {

@@ -1,24 +1,22 @@
-//! The protocol rules: chunk by chunk, each request is answered exactly once, completely and correctly.
+//! The protocol rules: part by part, each request is answered exactly once, completely and correctly. That a part is
+//! well-formed and belongs to its request is checked by the reader of replies (`engine::nbd::Replies`).
 
 use std::collections::BTreeMap;
 
-use engine::Session;
-use engine::nbd::wire::{BASE_ALLOCATION_ID, chunk, command, command_flag, state};
+use engine::nbd::Part;
+use engine::nbd::wire::{command, command_flag, state};
 
 use crate::cell;
 use crate::history::{History, Step};
-use crate::reply::{Chunk, be32};
 use crate::request::Pending;
 
 /// Pending requests by cookie.
 pub type PendingByCookie = BTreeMap<u64, Pending>;
 
-/// The state against which a chunk is checked.
+/// The state against which a part is checked.
 pub struct Judge<'a> {
     /// The connection's requests.
     pub pending: &'a mut PendingByCookie,
-    /// What the connection has negotiated.
-    pub session: Session,
     /// The volume's content.
     pub history: &'a mut History,
     /// The present step.
@@ -26,139 +24,74 @@ pub struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Checks a chunk. Returns the request if the chunk completes it; its `error` is `None` on success.
-    pub fn chunk(&mut self, chunk: Chunk<'_>) -> Result<Option<Pending>, String> {
-        let cookie = match chunk {
-            Chunk::Simple { cookie, .. } | Chunk::Structured { cookie, .. } => cookie,
-        };
-        let Some(mut pending) = self.pending.remove(&cookie) else {
+    /// Checks a part with its data. Returns the request if the part completes it; its `error` is `None` on success.
+    pub fn part(&mut self, cookie: u64, part: Part, data: &[u8]) -> Result<Option<Pending>, String> {
+        let Some(pending) = self.pending.get_mut(&cookie) else {
             return Err(format!("a reply to cookie {cookie:#x}, which nobody waits for"));
         };
         let request = pending.request;
-        let done = match chunk {
-            Chunk::Simple { error, data, .. } => self.simple(&mut pending, error, data),
-            Chunk::Structured { flags, kind, body, .. } => self.structured(&mut pending, flags, kind, body),
+        let checked = match part {
+            Part::Data { offset, .. } => content(pending, offset, data.len() as u64)
+                .and_then(|()| self.history.read(offset, data, pending.start, self.step)),
+            Part::Hole { offset, len } => content(pending, offset, len)
+                .and_then(|()| self.history.told_zero(cell::touched(offset, len), pending.start, self.step)),
+            Part::Extent { offset, len, flags } => {
+                extent(pending, offset, len, flags).and_then(|()| match flags & u64::from(state::ZERO) {
+                    0 => Ok(()),
+                    // Cells that the extent covers in part may not be zero outside of it.
+                    _ => self.history.told_zero(cell::covered(offset, len), pending.start, self.step),
+                })
+            }
+            Part::Error(error) => {
+                pending.error = Some(error);
+                Ok(())
+            }
+            Part::Done => complete(pending),
         };
-        match done.map_err(|what| format!("reply to {request:?}: {what}"))? {
-            true => Ok(Some(pending)),
-            false => {
-                self.pending.insert(cookie, pending);
-                Ok(None)
-            }
-        }
-    }
-
-    fn simple(&mut self, pending: &mut Pending, error: u32, data: &[u8]) -> Result<bool, String> {
-        let request = pending.request;
-        if self.session.structured && matches!(request.command, command::READ | command::BLOCK_STATUS) {
-            return Err("a simple reply where structured ones were agreed on".into());
-        }
-        pending.error = (error != 0).then_some(error);
-        if error == 0 && request.command == command::READ {
-            self.history.read(request.offset, data, pending.start, self.step)?;
-        }
-        Ok(true)
-    }
-
-    fn structured(&mut self, pending: &mut Pending, flags: u16, kind: u16, body: &[u8]) -> Result<bool, String> {
-        if !self.session.structured {
-            return Err("a structured reply that was not agreed on".into());
-        }
-        if flags & !chunk::FLAG_DONE != 0 {
-            return Err(format!("chunk flags {flags:#x}"));
-        }
-        match kind {
-            chunk::NONE if body.is_empty() && flags == chunk::FLAG_DONE => {}
-            chunk::OFFSET_DATA | chunk::OFFSET_HOLE => self.content(pending, kind, body)?,
-            chunk::BLOCK_STATUS => self.block_status(pending, body)?,
-            chunk::ERROR | chunk::ERROR_OFFSET => error_chunk(pending, kind, body)?,
-            _ => return Err(format!("a chunk of kind {kind} with {} bytes", body.len())),
-        }
-        if flags & chunk::FLAG_DONE == 0 {
-            return Ok(false);
-        }
-        match pending.request.command {
-            _ if pending.error.is_some() => Ok(true),
-            command::READ if !pending.is_answered() => Err("it is over, but not all bytes were answered".into()),
-            command::BLOCK_STATUS if !pending.status => Err("it is over without a status".into()),
-            _ => Ok(true),
-        }
-    }
-
-    fn content(&mut self, pending: &mut Pending, kind: u16, body: &[u8]) -> Result<(), String> {
-        let request = pending.request;
-        if request.command != command::READ || body.len() < 9 {
-            return Err(format!("a content chunk of {} bytes", body.len()));
-        }
-        let offset = u64::from_be_bytes(body[..8].try_into().expect("8 bytes"));
-        let len = match kind {
-            chunk::OFFSET_DATA => body.len() as u64 - 8,
-            _ if body.len() == 12 => u64::from(be32(&body[8..])),
-            _ => return Err(format!("a hole chunk of {} bytes", body.len())),
-        };
-        if !pending.answer(offset, len) {
-            return Err(format!("{offset}+{len} is outside of it, empty, or answered twice"));
-        }
-        if request.has(command_flag::DF) && pending.answered.len() > 1 {
-            return Err("it must not be split".into());
-        }
-        if kind == chunk::OFFSET_DATA {
-            return self.history.read(offset, &body[8..], pending.start, self.step);
-        }
-        self.history.told_zero(cell::touched(offset, len), pending.start, self.step)
-    }
-
-    fn block_status(&mut self, pending: &mut Pending, body: &[u8]) -> Result<(), String> {
-        let request = pending.request;
-        if request.command != command::BLOCK_STATUS || pending.status || body.len() < 12 || body.len() % 8 != 4 {
-            return Err(format!("a status chunk of {} bytes", body.len()));
-        }
-        if be32(body) != BASE_ALLOCATION_ID {
-            return Err("a status of an unknown context".into());
-        }
-        pending.status = true;
-        let extents: Vec<(u64, u32)> = body[4..].chunks(8).map(|e| (u64::from(be32(e)), be32(&e[4..]))).collect();
-        let mut at = request.offset;
-        for (i, &(len, flags)) in extents.iter().enumerate() {
-            let last = i + 1 == extents.len();
-            let past = u128::from(at + len) > request.end();
-            if len == 0
-                || flags & !(state::HOLE | state::ZERO) != 0
-                || past && (!last || request.has(command_flag::REQ_ONE))
-            {
-                return Err(format!("extents {extents:?}"));
-            }
-            if flags & state::ZERO != 0 {
-                // Cells that the extent covers in part may not be zero outside of it.
-                self.history.told_zero(cell::covered(at, len), pending.start, self.step)?;
-            }
-            at += len;
-        }
-        if request.has(command_flag::REQ_ONE) && extents.len() > 1 {
-            return Err(format!("more than one extent: {extents:?}"));
-        }
-        Ok(())
+        checked.map_err(|what| format!("reply to {request:?}: {what}"))?;
+        Ok(if part == Part::Done { self.pending.remove(&cookie) } else { None })
     }
 }
 
-fn error_chunk(pending: &mut Pending, kind: u16, body: &[u8]) -> Result<(), String> {
-    let fixed = if kind == chunk::ERROR { 6 } else { 14 };
-    if body.len() < fixed {
-        return Err(format!("an error chunk of {} bytes", body.len()));
+fn content(pending: &mut Pending, offset: u64, len: u64) -> Result<(), String> {
+    if !pending.answer(offset, len) {
+        return Err(format!("{offset}+{len} is outside of it, empty, or answered twice"));
     }
-    let message = usize::from(u16::from_be_bytes([body[4], body[5]]));
-    let error = be32(body);
-    if error == 0 || body.len() != fixed + message {
-        return Err(format!("an error chunk of {} bytes with error {error} and {message} bytes of text", body.len()));
+    if pending.request.has(command_flag::DF) && pending.answered.len() > 1 {
+        return Err("it must not be split".into());
     }
-    pending.error = Some(error);
     Ok(())
+}
+
+fn extent(pending: &mut Pending, offset: u64, len: u64, flags: u64) -> Result<(), String> {
+    let request = pending.request;
+    let first = offset == request.offset;
+    if first && std::mem::replace(&mut pending.status, true) {
+        return Err("a second status".into());
+    }
+    let past = u128::from(offset) + u128::from(len) > request.end();
+    let one = request.has(command_flag::REQ_ONE);
+    if flags & !u64::from(state::HOLE | state::ZERO) != 0 || one && (past || !first) {
+        return Err(format!("an extent of {len} bytes at {offset} with flags {flags:#x}"));
+    }
+    Ok(())
+}
+
+fn complete(pending: &Pending) -> Result<(), String> {
+    match pending.request.command {
+        _ if pending.error.is_some() => Ok(()),
+        command::READ if !pending.is_answered() => Err("it is over, but not all bytes were answered".into()),
+        command::BLOCK_STATUS if !pending.status => Err("it is over without a status".into()),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::request::Request;
+
+    const HOLE: u64 = (state::HOLE | state::ZERO) as u64;
 
     fn judge<'a>(
         pending: &'a mut PendingByCookie,
@@ -169,31 +102,30 @@ mod tests {
     ) -> Judge<'a> {
         let request = Request { op: 1, cookie: 7, command, flags, offset: 0, len };
         pending.insert(7, Pending::new(request, 3, 1 << 20, 0));
-        let session = Session { structured: true, base_allocation: true, read_only: false };
-        Judge { pending, session, history, step: 4 }
+        Judge { pending, history, step: 4 }
     }
 
-    fn data(flags: u16, offset: u64, len: usize) -> (u16, Vec<u8>) {
-        (flags, [&offset.to_be_bytes()[..], &vec![0; len]].concat())
-    }
-
-    fn run(judge: &mut Judge<'_>, kind: u16, (flags, body): (u16, Vec<u8>)) -> Result<bool, String> {
-        judge.chunk(Chunk::Structured { cookie: 7, flags, kind, body: &body }).map(|done| done.is_some())
+    fn run(judge: &mut Judge<'_>, part: Part) -> Result<bool, String> {
+        let data = if let Part::Data { len, .. } = part { vec![0; len as usize] } else { Vec::new() };
+        judge.part(7, part, &data).map(|done| done.is_some())
     }
 
     #[test]
     fn a_read_is_answered_wholly_and_once() {
         let (mut pending, mut history) = Default::default();
+        let (first, second) = (Part::Data { offset: 0, len: 500 }, Part::Data { offset: 500, len: 500 });
         let mut judge = judge(&mut pending, &mut history, command::READ, 0, 1000);
-        assert_eq!(run(&mut judge, chunk::OFFSET_DATA, data(0, 500, 500)), Ok(false));
-        assert!(run(&mut judge, chunk::NONE, (1, Vec::new())).is_err(), "half of it is missing");
+        assert_eq!(run(&mut judge, second), Ok(false));
+        assert!(run(&mut judge, Part::Done).is_err(), "half of it is missing");
         let mut judge = self::judge(&mut pending, &mut history, command::READ, 0, 1000);
-        assert_eq!(run(&mut judge, chunk::OFFSET_DATA, data(0, 0, 500)), Ok(false));
-        assert_eq!(run(&mut judge, chunk::OFFSET_DATA, data(1, 500, 500)), Ok(true));
-        assert!(run(&mut judge, chunk::NONE, (1, Vec::new())).is_err(), "nobody waits");
+        assert_eq!([first, second, Part::Done].map(|part| run(&mut judge, part)), [Ok(false), Ok(false), Ok(true)]);
+        assert!(run(&mut judge, Part::Done).is_err(), "nobody waits");
+        let mut judge = self::judge(&mut pending, &mut history, command::READ, 0, 1000);
+        assert_eq!(run(&mut judge, first), Ok(false));
+        assert!(run(&mut judge, Part::Hole { offset: 499, len: 9 }).is_err(), "twice");
         let mut judge = self::judge(&mut pending, &mut history, command::READ, command_flag::DF, 1000);
-        assert_eq!(run(&mut judge, chunk::OFFSET_DATA, data(0, 0, 500)), Ok(false));
-        assert!(run(&mut judge, chunk::OFFSET_DATA, data(1, 500, 500)).is_err(), "split");
+        assert_eq!(run(&mut judge, first), Ok(false));
+        assert!(run(&mut judge, second).is_err(), "split");
     }
 
     #[test]
@@ -201,19 +133,17 @@ mod tests {
         let (mut pending, mut history): (PendingByCookie, History) = Default::default();
         history.begin_write(1, 0..1, 1);
         history.acknowledge(1, 0..1, 2, false, 2);
-        let extents = |parts: &[(u32, u32)]| {
-            let mut body = BASE_ALLOCATION_ID.to_be_bytes().to_vec();
-            parts.iter().for_each(|(len, flags)| body.extend([len.to_be_bytes(), flags.to_be_bytes()].concat()));
-            (1, body)
-        };
-        let mut run_one = |flags, parts: &[(u32, u32)]| {
+        let mut run_one = |flags, extents: &[(u64, u64, u64)]| {
             let mut judge = judge(&mut pending, &mut history, command::BLOCK_STATUS, flags, 1000);
-            run(&mut judge, chunk::BLOCK_STATUS, extents(parts)).is_ok()
+            let parts = extents.iter().map(|&(offset, len, flags)| Part::Extent { offset, len, flags });
+            parts.chain([Part::Done]).all(|part| run(&mut judge, part).is_ok())
         };
-        assert!(run_one(0, &[(128, 0), (2000, 3)]));
-        assert!(!run_one(0, &[(256, 2)]), "the first cell is not zero");
-        assert!(!run_one(0, &[(2000, 0), (10, 0)]), "past the end before the last");
-        assert!(!run_one(command_flag::REQ_ONE, &[(128, 0), (128, 3)]));
-        assert!(run_one(command_flag::REQ_ONE, &[(128, 0)]));
+        assert!(run_one(0, &[(0, 128, 0), (128, 2000, HOLE)]));
+        assert!(!run_one(0, &[(0, 256, HOLE)]), "the first cell is not zero");
+        assert!(!run_one(0, &[(0, 128, 0), (0, 128, 0)]), "twice");
+        assert!(!run_one(0, &[]), "nothing");
+        assert!(!run_one(command_flag::REQ_ONE, &[(0, 128, 0), (128, 128, HOLE)]));
+        assert!(!run_one(command_flag::REQ_ONE, &[(0, 2000, 0)]), "beyond the request");
+        assert!(run_one(command_flag::REQ_ONE, &[(0, 128, 0)]));
     }
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use engine::Session;
 use engine::cpu::ReceiveDelay;
 use engine::ids::{ConnId, FrameId, VolumeId};
-use engine::nbd::wire::REQUEST_BYTES;
+use engine::nbd::RawHeader;
 use engine::units::Nanos;
 
 use crate::access::Client;
@@ -27,8 +27,8 @@ use crate::workload::Manners;
 /// A part of the stream to the server.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// 28 bytes; `None` if they are not a valid request.
-    Header([u8; REQUEST_BYTES], Option<Request>),
+    /// A header; `None` if it is not a valid request.
+    Header(RawHeader, Option<Request>),
     /// The payload of a write, and how many of its bytes were delivered.
     Payload(Request, u64),
 }
@@ -37,7 +37,7 @@ impl Item {
     /// Bytes that are not delivered.
     pub fn rest(&self) -> u64 {
         match self {
-            Item::Header(..) => REQUEST_BYTES as u64,
+            Item::Header(header, _) => header.len() as u64,
             Item::Payload(request, done) => u64::from(request.len) - done,
         }
     }
@@ -171,7 +171,7 @@ impl Link {
             took_at: 0,
             watched: 0,
             frames: VecDeque::new(),
-            replies: Replies::default(),
+            replies: Replies::new(session),
             pending: PendingByCookie::default(),
             outstanding: 0,
             answers: VecDeque::new(),
@@ -197,7 +197,7 @@ impl Link {
 
     /// The client writes a request.
     pub fn write(&mut self, request: Request) {
-        self.push(Item::Header(request.header(), Some(request)));
+        self.push(Item::Header(request.header(self.session.form), Some(request)));
         if request.payload_bytes() > 0 {
             self.push(Item::Payload(request, 0));
         }

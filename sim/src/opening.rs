@@ -113,6 +113,7 @@ impl World {
                 rotational: at % 2 == 1,
                 description: if at % 2 == 1 { format!("volume {at}") } else { String::new() },
                 read_only: grant == Grant::Read,
+                identity: None,
             };
             Some((at, export))
         });

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use engine::Session;
 use engine::nbd::wire::{self, export_flag, info, option, reply};
-use engine::nbd::{Ending, Export, Tls};
+use engine::nbd::{Ending, Export, Form, Tls};
 
 use crate::rng::Rng;
 
@@ -42,7 +42,7 @@ pub(crate) enum Ask {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Agreed {
     no_zeroes: bool,
-    structured: bool,
+    form: Form,
     /// The name for which `base:allocation` was selected.
     context: Option<String>,
     encrypted: bool,
@@ -89,7 +89,7 @@ impl Ask {
         let name = if rng.one_in(8) { String::new() } else { format!("v{at}") };
         let digress = |plan: &mut VecDeque<Ask>, rng: &mut Rng| {
             if rng.one_in(3) {
-                plan.push_back(Ask::digression(volumes, rng));
+                plan.push_back(Ask::digression(volumes, wanted.form, rng));
             }
         };
         digress(&mut plan, rng);
@@ -104,8 +104,10 @@ impl Ask {
             }
             plan.push_back(Ask::Plain(option::STARTTLS, false));
         }
-        if wanted.structured {
-            plan.push_back(Ask::Plain(option::STRUCTURED_REPLY, false));
+        match wanted.form {
+            Form::Simple => {}
+            Form::Structured => plan.push_back(Ask::Plain(option::STRUCTURED_REPLY, false)),
+            Form::Extended => plan.push_back(Ask::Plain(option::EXTENDED_HEADERS, false)),
         }
         digress(&mut plan, rng);
         if wanted.base_allocation {
@@ -127,7 +129,7 @@ impl Ask {
     }
 
     /// A message that is unnecessary or invalid.
-    fn digression(volumes: usize, rng: &mut Rng) -> Ask {
+    fn digression(volumes: usize, wanted: Form, rng: &mut Rng) -> Ask {
         let name = match rng.below(4) {
             0 => String::new(),
             1 => "nobody".into(),
@@ -140,7 +142,8 @@ impl Ask {
             6..14 => Ask::Info(option::INFO, name, vec![info::DESCRIPTION, info::NAME]),
             14..16 => Ask::Torn(rng.pick(&[option::INFO, option::GO])),
             16..26 => Ask::Context(context, name, queries.to_vec()),
-            26..28 => Ask::Plain(option::STRUCTURED_REPLY, true),
+            26 => Ask::Plain(option::STRUCTURED_REPLY, true),
+            27 => Ask::Plain(option::EXTENDED_HEADERS, true),
             28..30 => Ask::Plain(UNKNOWN, rng.one_in(2)),
             30 => Ask::TooLong(rng.pick(&[option::LIST, option::GO, UNKNOWN])),
             31 => Ask::Absurd,
@@ -148,6 +151,7 @@ impl Ask {
             33 => Ask::Plain(option::STARTTLS, true),
             34..37 => Ask::Info(option::GO, "nobody".into(), Vec::new()),
             37 => Ask::ExportName("nobody".into()),
+            38 if wanted == Form::Extended => Ask::Plain(option::EXTENDED_HEADERS, false),
             _ => Ask::Plain(option::STRUCTURED_REPLY, false),
         }
     }
@@ -216,8 +220,18 @@ impl Ask {
             Ask::Plain(option, true) => Answer::error(*option, reply::ERR_INVALID),
             Ask::Torn(option) => Answer::error(*option, reply::ERR_INVALID),
             Ask::Plain(option::STRUCTURED_REPLY, _) => {
-                agreed.structured = true;
+                if agreed.form == Form::Extended {
+                    return Answer::error(option::STRUCTURED_REPLY, reply::ERR_EXT_HEADER_REQD);
+                }
+                agreed.form = Form::Structured;
                 Answer::done(option::STRUCTURED_REPLY, Vec::new())
+            }
+            Ask::Plain(option::EXTENDED_HEADERS, _) if agreed.form == Form::Extended => {
+                Answer::error(option::EXTENDED_HEADERS, reply::ERR_INVALID)
+            }
+            Ask::Plain(option::EXTENDED_HEADERS, _) => {
+                agreed.form = Form::Extended;
+                Answer::done(option::EXTENDED_HEADERS, Vec::new())
             }
             _ => {
                 let entry = |export: &Export| {
@@ -269,7 +283,9 @@ impl Ask {
         let export = &offer.exports[at];
         let of_kind = |kind: u16, data: &[u8]| (reply::INFO, [&kind.to_be_bytes()[..], data].concat());
         let size_flags = [&export.size.to_be_bytes()[..], &flags(export, agreed).to_be_bytes()].concat();
-        let sizes = [1, wire::PREFERRED_BLOCK_BYTES, wire::PAYLOAD_BYTES_MAX].map(u32::to_be_bytes).concat();
+        let extended = agreed.form == Form::Extended;
+        let payload_bytes = if extended { wire::EXTENDED_PAYLOAD_BYTES_MAX } else { wire::PAYLOAD_BYTES_MAX };
+        let sizes = [1, wire::PREFERRED_BLOCK_BYTES, payload_bytes].map(u32::to_be_bytes).concat();
         let mut replies = vec![of_kind(info::EXPORT, &size_flags), of_kind(info::BLOCK_SIZE, &sizes)];
         for &want in wants {
             match want {
@@ -292,7 +308,7 @@ impl Ask {
         if set {
             agreed.context = None;
         }
-        if !agreed.structured {
+        if agreed.form == Form::Simple {
             return Answer::error(option, reply::ERR_INVALID);
         }
         if offer.find(name).is_none() {
@@ -313,12 +329,12 @@ impl Ask {
 impl Agreed {
     /// Everything negotiated in clear text is void.
     pub(crate) fn tls_started(&mut self) {
-        (self.structured, self.context, self.encrypted) = (false, None, true);
+        (self.form, self.context, self.encrypted) = (Form::Simple, None, true);
     }
 
     fn session(&self, name: &str, export: &Export) -> Session {
         let base_allocation = self.context.as_deref() == Some(name);
-        Session { structured: self.structured, base_allocation, read_only: export.read_only }
+        Session { form: self.form, base_allocation, read_only: export.read_only }
     }
 }
 
@@ -337,7 +353,7 @@ fn flags(export: &Export, agreed: &Agreed) -> u16 {
     use export_flag::*;
     let writes = SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
     let access = if export.read_only { READ_ONLY } else { writes };
-    let optional = [(agreed.structured, SEND_DF), (export.rotational, ROTATIONAL)];
+    let optional = [(agreed.form != Form::Simple, SEND_DF), (export.rotational, ROTATIONAL)];
     let optional: u16 = optional.into_iter().filter(|(has, _)| *has).map(|(_, flag)| flag).sum();
     HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE | access | optional
 }

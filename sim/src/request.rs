@@ -2,7 +2,8 @@
 
 use engine::Session;
 use engine::nbd::Errno;
-use engine::nbd::wire::{self, PAYLOAD_BYTES_MAX, REQUEST_BYTES, command, command_flag};
+use engine::nbd::wire::{command, command_flag};
+use engine::nbd::{Asked, Form, Kind, RawHeader};
 
 use engine::units::Nanos;
 
@@ -27,15 +28,23 @@ pub struct Request {
 
 impl Request {
     /// Its header on the wire.
-    pub fn header(&self) -> [u8; REQUEST_BYTES] {
-        let mut bytes = [0; REQUEST_BYTES];
-        bytes[0..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        bytes[24..28].copy_from_slice(&self.len.to_be_bytes());
-        bytes
+    pub fn header(&self, form: Form) -> RawHeader {
+        RawHeader::new(form, self.command, self.flags, self.cookie, self.offset, self.len.into())
+    }
+
+    /// What a reply to it must agree with.
+    pub fn asked(&self) -> Asked {
+        let kind = match self.command {
+            command::READ => Kind::Read,
+            command::WRITE => Kind::Write,
+            command::TRIM => Kind::Trim,
+            command::CACHE => Kind::Cache,
+            command::WRITE_ZEROES => Kind::Zeroes,
+            command::BLOCK_STATUS => Kind::Status,
+            // Unknown commands are answered like those without data.
+            _ => Kind::Flush,
+        };
+        Asked { kind, offset: self.offset, len: self.len.into() }
     }
 
     /// Number of bytes after the header.
@@ -83,14 +92,14 @@ impl Request {
         if session.read_only && changes {
             return Expected::Refused(&[Errno::Perm]);
         }
-        self.verdict(size, session.structured, session.base_allocation)
+        self.verdict(size, session.form, session.base_allocation)
     }
 
     /// The permitted answer, on a volume of `size` bytes, apart from disk errors.
-    pub fn verdict(&self, size: u64, structured: bool, base_allocation: bool) -> Expected {
+    pub fn verdict(&self, size: u64, form: Form, base_allocation: bool) -> Expected {
         let invalid = match self.command {
-            command::READ => self.len > PAYLOAD_BYTES_MAX || self.has(command_flag::DF) && !structured,
-            command::WRITE => self.len > PAYLOAD_BYTES_MAX,
+            command::READ => self.len > form.payload_bytes_max() || self.has(command_flag::DF) && !form.is_structured(),
+            command::WRITE => self.len > form.payload_bytes_max(),
             command::BLOCK_STATUS => !base_allocation,
             command::FLUSH => self.offset != 0 || self.len != 0,
             command::TRIM | command::CACHE | command::WRITE_ZEROES => false,
@@ -188,7 +197,8 @@ mod tests {
 
     #[test]
     fn what_the_issue_says_about_errors() {
-        let verdict = |command, flags, offset, len| request(command, flags, offset, len).verdict(1000, false, false);
+        let verdict =
+            |command, flags, offset, len| request(command, flags, offset, len).verdict(1000, Form::Simple, false);
         assert_eq!(verdict(command::WRITE, 0, 999, 2), Expected::Refused(&[Errno::NoSpace]));
         assert_eq!(verdict(command::READ, 0, 999, 2), Expected::Refused(&[Errno::Invalid]));
         assert_eq!(verdict(command::READ, 0, 998, 2), Expected::Ordinary);

@@ -3,7 +3,8 @@
 use engine::control::WriteCache;
 use engine::driver::{Arrived, Driver as _};
 use engine::ids::ConnId;
-use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use engine::nbd::wire::{REQUEST_MAGIC, command};
+use engine::nbd::{Form, RawHeader};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::{Action, CloseReason, Event, Outgoing, Receive, Session};
 
@@ -27,10 +28,14 @@ impl World {
             return;
         }
         let session = self.rng.pick(&[
-            Session { structured: false, ..Session::default() },
-            Session { structured: true, ..Session::default() },
-            Session { structured: true, base_allocation: true, ..Session::default() },
+            Session::default(),
+            Session { form: Form::Structured, ..Session::default() },
+            Session { form: Form::Structured, base_allocation: true, ..Session::default() },
         ]);
+        // In some worlds, so that the other ones stay what they are.
+        let has_extended = self.setup.seed % 8 == 7 && self.openings_made.is_multiple_of(2);
+        let extended = session.form.is_structured() && has_extended;
+        let session = if extended { Session { form: Form::Extended, ..session } } else { session };
         let id = self.volumes[volume].setup.spec.volume;
         let count = |is: fn(&Manners) -> bool| {
             let links = self.links.values().filter(|link| link.volume == id && is(&link.manners)).count();
@@ -40,7 +45,7 @@ impl World {
         let setup = &self.volumes[volume].setup;
         if count(|manners| manners.stalled_reader) < setup.stalled_readers {
             let manners = Manners::stalled_reader(&mut self.rng);
-            return self.knock(volume, Session { structured: true, ..session }, manners);
+            return self.knock(volume, Session { form: session.form.max(Form::Structured), ..session }, manners);
         }
         if count(|manners| manners.sending != Sending::Prompt) < setup.stalled {
             let manners = Manners::stalled(&mut self.rng);
@@ -131,8 +136,10 @@ impl World {
             let mix = volume.setup.mix.as_ref().unwrap_or(&self.setup.mix);
             let asker = Asker { mix, places, session: link.session, zeroes_fast };
             if link.rng.chance(mix.garbage) {
-                let mut header = [0x55; 28];
-                header[..4].copy_from_slice(&(REQUEST_MAGIC ^ 1).to_be_bytes());
+                let header = RawHeader::filled(link.session.form.request_bytes(), |bytes| {
+                    bytes.fill(0x55);
+                    bytes[..4].copy_from_slice(&(REQUEST_MAGIC ^ 1).to_be_bytes());
+                });
                 link.push(Item::Header(header, None));
             } else {
                 let mut request = asker.ask(self.ops, &mut link.rng);
@@ -165,7 +172,7 @@ impl World {
             return;
         }
         let bye = Request { op: 0, cookie: 0, command: command::DISC, flags: 0, offset: 0, len: 0 };
-        link.push(Item::Header(bye.header(), Some(bye)));
+        link.push(Item::Header(bye.header(link.session.form), Some(bye)));
         link.state = State::Leaving;
         self.plan_net(id, Wake::Arrive(id));
     }
@@ -248,19 +255,22 @@ impl World {
         }
     }
 
-    pub(crate) fn next_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, String> {
+    pub(crate) fn next_header(&mut self, conn: ConnId, bytes: usize) -> Result<Option<Arrived>, String> {
         let id = self.link_of(conn)?;
         let link = self.links.get_mut(&id).expect("a link");
         let Some(&Item::Header(header, request)) = link.items.front() else {
             return Err(format!("{conn:?}: a header is wanted where payload comes"));
         };
-        if link.arrived < REQUEST_BYTES as u64 {
+        if header.len() != bytes {
+            return Err(format!("{conn:?}: a header of {bytes} bytes is wanted, and has {}", header.len()));
+        }
+        if link.arrived < bytes as u64 {
             return Ok(None);
         }
         if link.revoked {
             return Err(format!("{conn:?} has lost its access, and a request of it is taken"));
         }
-        link.took(REQUEST_BYTES as u64);
+        link.took(bytes as u64);
         (link.taken, link.garbage) = (request, link.garbage || request.is_none());
         link.received += 1;
         if let Some(request) = request.filter(|request| request.command != command::DISC) {
@@ -452,7 +462,7 @@ impl World {
             let Request { command, offset, len, .. } = pending.request;
             command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
         };
-        let torn = !link.session.structured && link.pending.values().any(unread);
+        let torn = !link.session.form.is_structured() && link.pending.values().any(unread);
         let reason = link.garbage || volume.closing || torn || in_the_way || link.revoked;
         let is_true = match why {
             CloseReason::Over => volume.closing || link.state == State::Leaving,

@@ -13,7 +13,7 @@ use engine::cpu::Scheduler;
 use engine::disk::{Io, Op};
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, TenantId};
-use engine::nbd::wire::command;
+use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::units::Nanos;
 use engine::{Action, EVENT_UNITS_MAX, Event, Receive, Server};
 
@@ -163,8 +163,8 @@ impl Driver for World {
         self.link(conn).is_some_and(|link| link.has_client() && link.arrived > 0)
     }
 
-    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, String> {
-        self.next_header(conn)
+    fn take_header(&mut self, conn: ConnId, bytes: usize) -> Result<Option<Arrived>, String> {
+        self.next_header(conn, bytes)
     }
 
     fn take_payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, String> {
@@ -220,9 +220,10 @@ impl World {
     fn count_thread_time(&mut self, event: &Event<'_>) {
         match *event {
             Event::Header { conn, header, .. } => {
-                let is_read = header[6..8] == command::READ.to_be_bytes();
-                let len = u32::from_be_bytes([header[24], header[25], header[26], header[27]]);
-                let reply_bytes = if is_read { u64::from(len) } else { 0 };
+                let reply_bytes = match parse(header) {
+                    Parsed::Request(Header { kind: Kind::Read, len, .. }) => len,
+                    _ => 0,
+                };
                 self.spend_on(conn, REQUEST_NS + reply_bytes / BYTES_PER_NS);
             }
             Event::Payload { conn, bytes } | Event::Discarded { conn, bytes } => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use engine::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
-use engine::nbd::Errno;
+use engine::nbd::{Errno, Form};
 use engine::units::Nanos;
 use engine::{CloseReason, Event};
 
@@ -17,7 +17,7 @@ const TAIL_LINES: usize = 120;
 #[derive(Clone, Hash, Debug)]
 #[allow(missing_docs, reason = "the names of events and actions")]
 pub enum Line {
-    Attach(ConnId, VolumeId, bool),
+    Attach(ConnId, VolumeId, Form),
     Header(ConnId, Request),
     Garbage(ConnId),
     Payload(ConnId, u64),
@@ -45,7 +45,7 @@ impl Line {
     /// An event. `taken` is the request of a header, if it is valid.
     pub fn of(event: &Event<'_>, taken: Option<Request>) -> Line {
         match *event {
-            Event::Attach { conn, volume, session } => Line::Attach(conn, volume, session.structured),
+            Event::Attach { conn, volume, session } => Line::Attach(conn, volume, session.form),
             Event::Header { conn, .. } => taken.map_or(Line::Garbage(conn), |request| Line::Header(conn, request)),
             Event::Payload { conn, bytes } => Line::Payload(conn, bytes),
             Event::Discarded { conn, bytes } => Line::Discarded(conn, bytes),

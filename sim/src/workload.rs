@@ -1,7 +1,8 @@
 //! What clients request, and how they behave: small hot ranges, so that most requests overlap others.
 
 use engine::Session;
-use engine::nbd::wire::{PAYLOAD_BYTES_MAX, command, command_flag};
+use engine::nbd::Form;
+use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECTOR};
 
 use crate::cell::CELL;
@@ -344,7 +345,7 @@ impl Asker<'_> {
                 add(rng, command_flag::NO_HOLE, 300_000);
                 add(rng, command_flag::FAST_ZERO, 200_000);
             }
-            command::READ if self.session.structured => add(rng, command_flag::DF, 100_000),
+            command::READ if self.session.form.is_structured() => add(rng, command_flag::DF, 100_000),
             command::BLOCK_STATUS => add(rng, command_flag::REQ_ONE, 300_000),
             _ => {}
         }
@@ -353,11 +354,17 @@ impl Asker<'_> {
 
     fn spoil(&self, request: &mut Request, rng: &mut Rng) {
         match rng.below(5) {
-            0 => request.flags |= 1 << rng.between(5, 15),
+            0 => {
+                request.flags |= 1 << rng.between(5, 15);
+                if self.session.form == Form::Extended {
+                    // It would announce a payload.
+                    request.flags &= !command_flag::PAYLOAD_LEN;
+                }
+            }
             1 => request.offset = self.places.size.saturating_sub(u64::from(request.len / 2)).next_multiple_of(CELL),
             2 => request.offset = u64::MAX - rng.below(1 << 16),
             3 => request.len = 0,
-            _ if request.command == command::READ => request.len = PAYLOAD_BYTES_MAX + 1,
+            _ if request.command == command::READ => request.len = self.session.form.payload_bytes_max() + 1,
             _ => request.command = OTHER,
         }
     }
@@ -376,10 +383,10 @@ mod tests {
             mix.wrong = 0;
             let size = rng.pick(&[512, 4096 + 512, 1 << 20, 1 << 60]);
             let places = Places::random(size, &mut rng);
-            let session = Session { structured: true, base_allocation: true, read_only: false };
+            let session = Session { form: Form::Structured, base_allocation: true, read_only: false };
             let request = Asker { mix: &mix, places: &places, session, zeroes_fast: true }.ask(1, &mut rng);
             if request.command != OTHER {
-                assert_eq!(request.verdict(size, true, true), Expected::Ordinary, "{request:?} of {size}");
+                assert_eq!(request.verdict(size, Form::Structured, true), Expected::Ordinary, "{request:?} of {size}");
             }
         }
     }

@@ -5,18 +5,20 @@ import struct
 
 NBDMAGIC, IHAVEOPT, REPLY_MAGIC = 0x4E42444D41474943, 0x49484156454F5054, 0x3E889045565A9
 REQUEST, SIMPLE, STRUCTURED = 0x25609513, 0x67446698, 0x668E33EF
+EXTENDED_REQUEST, EXTENDED = 0x21E41C71, 0x6E8A278C
 
 EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED_REPLY, LIST_META, SET_META = 1, 2, 3, 5, 6, 7, 8, 9, 10
+EXTENDED_HEADERS = 11
 ACK, REP_SERVER, REP_INFO, REP_META = 1, 2, 3, 4
 ERR_UNSUP, ERR_POLICY, ERR_INVALID, ERR_TLS_REQD, ERR_UNKNOWN = (1 << 31 | n for n in (1, 2, 3, 5, 6))
 ERR_SHUTDOWN, ERR_TOO_BIG = (1 << 31 | n for n in (7, 9))
 INFO_EXPORT, INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE = range(4)
 
 READ, WRITE, DISC, FLUSH, TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS = range(8)
-FUA, NO_HOLE, DF, REQ_ONE, FAST_ZERO = (1 << n for n in range(5))
+FUA, NO_HOLE, DF, REQ_ONE, FAST_ZERO, PAYLOAD_LEN = (1 << n for n in range(6))
 
 DONE = 1
-CHUNK_NONE, OFFSET_DATA, OFFSET_HOLE, STATUS, ERROR, ERROR_OFFSET = 0, 1, 2, 5, 1 << 15 | 1, 1 << 15 | 2
+CHUNK_NONE, OFFSET_DATA, OFFSET_HOLE, STATUS, STATUS_EXT, ERROR, ERROR_OFFSET = 0, 1, 2, 5, 6, 1 << 15 | 1, 1 << 15 | 2
 EPERM, EIO, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP, ESHUTDOWN = 1, 5, 22, 28, 75, 95, 108
 
 
@@ -39,7 +41,10 @@ class Wire:
         assert (magic, opt) == (NBDMAGIC, IHAVEOPT), f"the greeting is {magic:x} {opt:x}"
         self.no_zeroes = bool(client_flags & 2)
         self.structured = False
+        self.extended = False
         self.cookie = 0
+        # Offsets of requests with extended headers, which their replies repeat.
+        self.offsets = {}
         self.send(struct.pack(">I", client_flags))
 
     def __enter__(self):
@@ -108,6 +113,11 @@ class Wire:
         assert self.option(STRUCTURED_REPLY)[-1][0] == ACK
         self.structured = True
 
+    def negotiate_extended(self):
+        """EXTENDED_HEADERS."""
+        assert self.option(EXTENDED_HEADERS)[-1][0] == ACK
+        self.structured = self.extended = True
+
     def go(self, name, option=GO, infos=()):
         """GO or INFO: {information type: bytes}, or the error's number."""
         data = struct.pack(">I", len(name)) + name.encode() + struct.pack(f">H{len(infos)}H", len(infos), *infos)
@@ -131,7 +141,12 @@ class Wire:
     def request(self, command, offset=0, length=0, flags=0, payload=b"", magic=REQUEST):
         """Sends a request; returns its cookie."""
         self.cookie += 1
-        self.send(struct.pack(">IHHQQI", magic, flags, command, self.cookie, offset, length) + payload)
+        form = ">IHHQQI"
+        if self.extended:
+            form, magic = ">IHHQQQ", EXTENDED_REQUEST if magic == REQUEST else magic
+            flags |= PAYLOAD_LEN if payload else 0
+            self.offsets[self.cookie] = offset
+        self.send(struct.pack(form, magic, flags, command, self.cookie, offset, length) + payload)
         return self.cookie
 
     def simple(self, length=0):
@@ -142,6 +157,11 @@ class Wire:
 
     def chunk(self):
         """Receives a chunk of a structured reply: (cookie, type, flags, body)."""
+        if self.extended:
+            magic, flags, kind, cookie, offset, length = struct.unpack(">IHHQQQ", self.receive(32))
+            assert magic == EXTENDED, f"{magic:x} instead of a chunk"
+            assert offset == self.offsets[cookie], f"a reply to {cookie} names offset {offset}"
+            return cookie, kind, flags, self.receive(length)
         magic, flags, kind, cookie, length = struct.unpack(">IHHQI", self.receive(20))
         assert magic == STRUCTURED, f"{magic:x} instead of a chunk"
         return cookie, kind, flags, self.receive(length)
@@ -158,6 +178,10 @@ class Wire:
     def ask(self, command, offset=0, length=0, flags=0, payload=b""):
         """Sends a request; returns its error (0: none). For requests without data in their reply."""
         cookie = self.request(command, offset, length, flags, payload)
+        if self.extended:
+            echoed, kind, flags, body = self.chunk()
+            assert (echoed, flags) == (cookie, DONE), f"the answer to {echoed} came instead of {cookie}"
+            return struct.unpack(">I", body[:4])[0] if kind & 1 << 15 else 0
         magic = struct.unpack(">I", self.receive(4))[0]
         if magic == SIMPLE:
             error, echoed = struct.unpack(">IQ", self.receive(12))

@@ -51,7 +51,7 @@ impl Front {
             self.handed_over(volumes, volumes.now, |_| None);
         }
         let connection = &self.connections[conn];
-        let end = connection.taken + connection.unsent;
+        let end = connection.stream.taken + connection.stream.unsent;
         self.answered.push(Answered { volume, kind, arrived, at: volumes.now, conn, end });
     }
 
@@ -63,8 +63,9 @@ impl Front {
         let mut answered = std::mem::take(&mut self.answered);
         answered.retain(|answer| {
             let connection = self.connections.get(answer.conn);
-            let kept =
-                connection.zip(given(answer.conn)).is_some_and(|(state, bytes)| answer.end > state.taken + bytes);
+            let kept = connection
+                .zip(given(answer.conn))
+                .is_some_and(|(state, bytes)| answer.end > state.stream.taken + bytes);
             if !kept {
                 self.left(volumes, answer, at);
             }

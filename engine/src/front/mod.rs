@@ -11,7 +11,6 @@ mod session;
 
 pub(crate) use answered::ANSWERED_MAX;
 pub(crate) use connection::Connection;
-pub use connection::Outgoing;
 pub(crate) use session::Front;
 
 use crate::ids::ConnId;

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{CloseReason, Effect, Front, Outgoing};
+use super::{CloseReason, Effect, Front};
 use crate::disk::Segment;
 use crate::ids::{ConnId, TenantId, VolumeId};
 use crate::latency::Recorders;
-use crate::nbd::Session;
 use crate::nbd::wire::{self, command};
+use crate::nbd::{self, Asked, Form, Header, Kind, Parsed, Part, RawHeader, Session, parse};
+use crate::stream::Outgoing;
 use crate::units::Nanos;
 use crate::volume::rig::{Above, Frames, VOLUME, header};
 use crate::volume::{self, Receive, Volumes};
@@ -18,7 +19,7 @@ pub(crate) type Rig = volume::rig::Machine<Sessions>;
 /// The front and its clients. The tenant 0 has latencies.
 pub(crate) struct Sessions {
     pub(crate) front: Front,
-    replies: Replies,
+    pub(crate) replies: Replies,
     /// Stalled readers: connections that receive nothing.
     pub(crate) stalled_readers: Vec<ConnId>,
     /// Connections that can send.
@@ -52,6 +53,9 @@ impl Above for Sessions {
         let front = &mut self.front;
         match effect {
             volume::Effect::Data(data) => front.data(volumes, data),
+            volume::Effect::Extents { conn, cookie, volume, start, end, one } => {
+                front.extents(volumes, (conn, cookie), volume, (start, end), one);
+            }
             volume::Effect::Answer(answer) => front.answer(volumes, &answer),
             volume::Effect::Recheck(conn) => front.recheck(volumes, conn),
             volume::Effect::RecheckVolume(volume) => front.recheck_all(volumes, |_, of| of == volume),
@@ -86,7 +90,13 @@ impl Rig {
     }
 
     pub(crate) fn attach(&mut self, conn: ConnId, volume: VolumeId) {
-        self.handle(|volumes, above| above.front.attach(volumes, conn, volume, Session::default()));
+        self.attach_as(conn, volume, Form::Simple);
+    }
+
+    pub(crate) fn attach_as(&mut self, conn: ConnId, volume: VolumeId, form: Form) {
+        self.above.replies.open(conn, form);
+        let session = Session { form, base_allocation: form.is_structured(), read_only: false };
+        self.handle(|volumes, above| above.front.attach(volumes, conn, volume, session));
     }
 
     /// A client disconnects.
@@ -108,7 +118,7 @@ impl Rig {
     }
 
     /// A request that arrived at `since`.
-    pub(crate) fn ask_at(&mut self, since: Nanos, conn: ConnId, header: [u8; wire::REQUEST_BYTES]) {
+    pub(crate) fn ask_at(&mut self, since: Nanos, conn: ConnId, header: RawHeader) {
         assert_eq!(self.receive(conn), Receive::Header);
         self.above.replies.expect(&header);
         self.handle(|volumes, above| above.front.header(volumes, conn, since, &header));
@@ -145,24 +155,34 @@ impl Rig {
     }
 }
 
-/// What clients have received: simple replies.
+/// What clients have received.
 #[derive(Default)]
 pub(crate) struct Replies {
     /// By cookie: the error (0: success), and the data that was read.
     pub(crate) answers: BTreeMap<u64, (u32, Vec<u8>)>,
-    /// By cookie: bytes that the reads in progress return.
-    reads: BTreeMap<u64, usize>,
-    /// By connection: bytes of an incomplete reply.
-    streams: BTreeMap<ConnId, Vec<u8>>,
+    /// Outstanding requests by cookie, and their answers so far.
+    asked: BTreeMap<u64, (Asked, u32, Vec<u8>)>,
+    streams: BTreeMap<ConnId, nbd::Replies>,
+    /// The read whose data is being received: its cookie, and where the next byte belongs.
+    data: (u64, usize),
+    /// Extents of the latest block status: lengths and flags.
+    pub(crate) extents: Vec<(u64, u64)>,
 }
 
 impl Replies {
+    /// A connection has negotiated this.
+    pub(crate) fn open(&mut self, conn: ConnId, form: Form) {
+        self.streams.insert(conn, nbd::Replies::new(form, Some(wire::BASE_ALLOCATION_ID)));
+    }
+
     /// A request is sent.
-    pub(crate) fn expect(&mut self, header: &[u8; wire::REQUEST_BYTES]) {
-        if header[6..8] == command::READ.to_be_bytes() {
-            let cookie = u64::from_be_bytes(header[8..16].try_into().unwrap());
-            self.reads.insert(cookie, u32::from_be_bytes(header[24..].try_into().unwrap()) as usize);
-        }
+    pub(crate) fn expect(&mut self, header: &[u8]) {
+        let (cookie, asked) = match parse(header) {
+            Parsed::Request(Header { kind, cookie, offset, len, .. }) => (cookie, Asked { kind, offset, len }),
+            Parsed::Unknown { cookie, offset, .. } => (cookie, Asked { kind: Kind::Flush, offset, len: 0 }),
+            Parsed::Disconnect | Parsed::Garbage => return,
+        };
+        self.asked.insert(cookie, (asked, 0, Vec::new()));
     }
 
     /// Bytes arrive; returns their number.
@@ -172,28 +192,60 @@ impl Replies {
         parts: impl Iterator<Item = Outgoing<'a>>,
         frames: &mut Frames,
     ) -> u64 {
-        let stream = self.streams.entry(conn).or_default();
-        let before = stream.len();
+        let mut received = 0;
         for part in parts {
+            received += part.bytes();
             match part {
-                Outgoing::Bytes(bytes) => stream.extend_from_slice(bytes),
+                Outgoing::Bytes(bytes) => self.bytes(conn, bytes),
                 Outgoing::Frame { frame, start, len } => {
-                    stream.extend_from_slice(frames.of(Segment { frame, start, len }));
+                    self.bytes(conn, frames.of(Segment { frame, start, len }));
                 }
             }
         }
-        let bytes = (stream.len() - before) as u64;
-        while stream.len() >= 16 {
-            assert_eq!(stream[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
-            let error = u32::from_be_bytes(stream[4..8].try_into().unwrap());
-            let cookie = u64::from_be_bytes(stream[8..16].try_into().unwrap());
-            let len = if error == 0 { self.reads.get(&cookie).copied().unwrap_or(0) } else { 0 };
-            if stream.len() < 16 + len {
-                break;
+        received
+    }
+
+    fn bytes(&mut self, conn: ConnId, mut bytes: &[u8]) {
+        loop {
+            let stream = self.streams.entry(conn).or_default();
+            let data = bytes.len().min(stream.data_bytes() as usize);
+            if data > 0 {
+                let (cookie, at) = self.data;
+                let read = &mut self.asked.get_mut(&cookie).expect("an outstanding read").2;
+                read[at..at + data].copy_from_slice(&bytes[..data]);
+                self.data.1 += data;
+                stream.took(data as u64);
+                bytes = &bytes[data..];
             }
-            let data = stream.drain(..16 + len).skip(16).collect();
-            self.answers.insert(cookie, (error, data));
+            let (used, part) = stream.next(bytes, |cookie| Some(self.asked.get(&cookie)?.0)).expect("a reply");
+            bytes = &bytes[used..];
+            match part {
+                Some((cookie, part)) => self.part(cookie, part),
+                None if bytes.is_empty() => return,
+                None => {}
+            }
         }
-        bytes
+    }
+
+    fn part(&mut self, cookie: u64, part: Part) {
+        let (asked, error, data) = self.asked.get_mut(&cookie).expect("an outstanding request");
+        match part {
+            Part::Data { offset, .. } => {
+                data.resize(asked.len as usize, 0);
+                self.data = (cookie, (offset - asked.offset) as usize);
+            }
+            Part::Hole { .. } => data.resize(asked.len as usize, 0),
+            Part::Extent { offset, len, flags } => {
+                if offset == asked.offset {
+                    self.extents.clear();
+                }
+                self.extents.push((len, flags));
+            }
+            Part::Error(why) => *error = why,
+            Part::Done => {
+                let (_, error, data) = self.asked.remove(&cookie).expect("just seen");
+                self.answers.insert(cookie, (error, data));
+            }
+        }
     }
 }

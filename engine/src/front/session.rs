@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 
 use super::answered::Answered;
-use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing};
+use super::{ANSWERED_MAX, CloseReason, Connection, Effect};
 use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
-use crate::nbd::wire::{REQUEST_BYTES, command_flag as flag, state};
-use crate::nbd::{Header, Kind, Parsed, Session, parse};
+use crate::nbd::wire::{command_flag as flag, state};
+use crate::nbd::{Head, Header, Kind, Parsed, Session, parse};
 use crate::slab::Table;
+use crate::stream::Outgoing;
 use crate::units::{Nanos, PIECE, SECOND};
 use crate::volume::{Answer, Client, Data, Inbound, Receive, STALL_TIMEOUT_NS, Timer, Volumes, writes};
 
@@ -51,13 +52,13 @@ impl Front {
 
     pub(crate) fn attach(&mut self, volumes: &mut Volumes, conn: ConnId, volume: VolumeId, session: Session) {
         if volumes.attach(conn, volume, session) {
-            self.connections.insert(conn, Connection::default());
+            self.connections.insert(conn, Connection::new(session.form));
         } else {
             self.effects.push_back(Effect::Close(conn, CloseReason::Over));
         }
     }
 
-    pub(crate) fn header(&mut self, volumes: &mut Volumes, conn: ConnId, since: Nanos, bytes: &[u8; REQUEST_BYTES]) {
+    pub(crate) fn header(&mut self, volumes: &mut Volumes, conn: ConnId, since: Nanos, bytes: &[u8]) {
         debug_assert_eq!(volumes.clients[conn].inbound, Inbound::Header);
         match parse(bytes) {
             Parsed::Request(header) => {
@@ -69,8 +70,8 @@ impl Front {
                 self.connections[conn].leaving = true;
                 self.check_leaving(volumes, conn);
             }
-            Parsed::Unknown { cookie } => {
-                let header = Header { kind: Kind::Flush, flags: 0, cookie, offset: 0, len: 0 };
+            Parsed::Unknown { cookie, offset, payload } => {
+                let header = Header { kind: Kind::Flush, flags: 0, cookie, offset, len: 0, payload };
                 volumes.begin(conn, since, &header, Some(Errno::Invalid));
             }
             Parsed::Garbage => {
@@ -113,7 +114,7 @@ impl Front {
     pub(crate) fn sent(&mut self, volumes: &mut Volumes, conn: ConnId, bytes: u64) {
         let Some(connection) = self.connections.get_mut(conn) else { return };
         let mut frames = 0;
-        connection.sent(bytes, |frame| {
+        connection.stream.sent(bytes, |frame| {
             frames += u32::from(frame != FrameId::ZERO);
             volumes.released(frame);
         });
@@ -125,8 +126,8 @@ impl Front {
     /// more.
     pub(crate) fn closed(&mut self, volumes: &mut Volumes, conn: ConnId) -> bool {
         let Some(mut connection) = self.connections.remove(conn) else { return false };
-        let unsent = connection.unsent;
-        connection.sent(unsent, |frame| volumes.cache.release(frame));
+        let unsent = connection.stream.unsent;
+        connection.stream.sent(unsent, |frame| volumes.cache.release(frame));
         volumes.abandon(conn);
         true
     }
@@ -144,7 +145,7 @@ impl Front {
     }
 
     pub(crate) fn outgoing(&self, conn: ConnId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
-        self.connections.get(conn).into_iter().flat_map(Connection::outgoing)
+        self.connections.get(conn).into_iter().flat_map(|connection| connection.stream.outgoing())
     }
 
     /// A condition that pauses all connections of some volumes has changed.
@@ -159,7 +160,7 @@ impl Front {
     /// Pauses a connection, or tells the driver that it may be read again.
     pub(crate) fn recheck(&mut self, volumes: &mut Volumes, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(conn).filter(|connection| !connection.closing) else { return };
-        let paused = volumes.is_paused(conn, connection.parts() >= PARTS_MAX);
+        let paused = volumes.is_paused(conn, connection.stream.parts() >= PARTS_MAX);
         if std::mem::replace(&mut connection.paused, paused) && !paused {
             self.effects.push_back(Effect::Receive(conn));
         }
@@ -236,9 +237,9 @@ impl Front {
     /// Queues bytes on a connection through `push`; tells the driver if nothing was queued before.
     fn send(&mut self, volumes: &mut Volumes, conn: ConnId, push: impl FnOnce(&mut Connection)) {
         let Some(connection) = self.connections.get_mut(conn) else { return };
-        let (drained, before) = (connection.is_drained(), connection.unsent);
+        let (drained, before) = (connection.stream.is_drained(), connection.stream.unsent);
         push(connection);
-        volumes.clients[conn].unsent += connection.unsent - before;
+        volumes.clients[conn].unsent += connection.stream.unsent - before;
         if drained {
             connection.took_at = volumes.now;
             self.effects.push_back(Effect::Send(conn));
@@ -247,23 +248,24 @@ impl Front {
 
     /// Queues the data of a piece of a read; the connection takes over its references.
     pub(crate) fn data(&mut self, volumes: &mut Volumes, data: Data) {
-        let Data { conn, cookie, piece, first, last, unsplit } = data;
+        let Data { conn, cookie, offset, piece, first, last, unsplit } = data;
         let mut frames = std::mem::take(&mut volumes.pieces[piece].frames);
         let bounds = &volumes.pieces[piece];
-        let (structured, start) = (volumes.clients[conn].session.structured, bounds.start);
+        let start = bounds.start;
         let segment = |i: usize| {
             let (start, end) = bounds.bytes_in(i);
             Segment::new(frames[i], start, end)
         };
         let connection = &mut self.connections[conn];
-        if connection.is_drained() {
+        let of = connection.reply_to(cookie, offset);
+        if connection.stream.is_drained() {
             connection.took_at = volumes.now;
             self.effects.push_back(Effect::Send(conn));
         }
-        let before = connection.unsent;
+        let before = connection.stream.unsent;
         // The volumes have counted the data already.
         let mut counted = 0;
-        if structured {
+        if connection.form.is_structured() {
             let (mut at, mut from) = (start, 0);
             while from < frames.len() {
                 let is_hole = |i: usize| frames[i] == FrameId::ZERO && !unsplit;
@@ -271,10 +273,10 @@ impl Front {
                 let bytes = (from..past).map(|i| u64::from(segment(i).len)).sum();
                 let done = last && past == frames.len();
                 if is_hole(from) {
-                    connection.push_hole(cookie, done, at, bytes);
+                    connection.stream.push(Head::hole(of, done, at, bytes));
                 } else {
-                    connection.push_data_head(cookie, done, at, bytes);
-                    (from..past).for_each(|i| connection.push_frame(segment(i)));
+                    connection.stream.push(Head::data_chunk(of, done, at, bytes));
+                    (from..past).for_each(|i| connection.stream.push_frame(segment(i)));
                     counted += bytes;
                 }
                 at += bytes;
@@ -282,12 +284,12 @@ impl Front {
             }
         } else {
             if first {
-                connection.push_simple(cookie, None);
+                connection.stream.push(Head::data(of));
             }
-            (0..frames.len()).for_each(|i| connection.push_frame(segment(i)));
+            (0..frames.len()).for_each(|i| connection.stream.push_frame(segment(i)));
             counted = bounds.end - start;
         }
-        volumes.clients[conn].unsent += connection.unsent - before - counted;
+        volumes.clients[conn].unsent += connection.stream.unsent - before - counted;
         if planted!(FrameFreedWhileSent) {
             frames.iter().for_each(|&frame| volumes.cache.release(frame));
         }
@@ -310,12 +312,18 @@ impl Front {
         let mut extents = [(0, 0); EXTENTS_MAX];
         let mut count = 0;
         for (range, is_hole) in state.holes.extents(start, end).take(if one { 1 } else { EXTENTS_MAX }) {
-            extents[count] = ((range.end - range.start) as u32, if is_hole { hole } else { 0 });
+            extents[count] = (range.end - range.start, if is_hole { hole } else { 0 });
             count += 1;
         }
         // Per extent: two searches in a tree and a part of the reply.
         volumes.charge(volumes.tenant_of(volume), 2 * count as u32);
-        self.send(volumes, conn, |connection| connection.push_extents(cookie, &extents[..count]));
+        self.send(volumes, conn, |connection| {
+            let of = connection.reply_to(cookie, start);
+            connection.stream.push(Head::status(of, count));
+            extents[..count]
+                .iter()
+                .for_each(|&(bytes, flags)| connection.stream.push(Head::extent(of.form, bytes, flags)));
+        });
     }
 
     /// Answers a complete request, and counts it.
@@ -330,22 +338,23 @@ impl Front {
     }
 
     fn reply(&mut self, volumes: &mut Volumes, answer: &Answer) {
-        let &Answer { conn, cookie, error, begun, ended, kind, .. } = answer;
-        let structured = volumes.clients[conn].session.structured;
+        let &Answer { conn, cookie, offset, error, begun, ended, kind, .. } = answer;
+        let in_parts = volumes.clients[conn].session.form.is_structured();
         match (kind, error) {
             (Kind::Status, None) => {}
-            (Kind::Read | Kind::Status, Some(error)) if structured => {
-                self.send(volumes, conn, |c| c.push_error(cookie, error));
-            }
-            (Kind::Read, None) if structured && ended => {}
-            (Kind::Read, None) if structured => self.send(volumes, conn, |c| c.push_none(cookie)),
-            (Kind::Read, None) if begun => {}
-            (Kind::Read, Some(_)) if begun => {
+            (Kind::Read, None) if if in_parts { ended } else { begun } => {}
+            (Kind::Read, Some(_)) if begun && !in_parts => {
                 // A simple reply cannot report an error after its header said success: the connection is closed.
                 volumes.clients[conn].inbound = Inbound::Stopped;
                 self.close(conn, CloseReason::Torn);
             }
-            (_, error) => self.send(volumes, conn, |c| c.push_simple(cookie, error)),
+            _ => {
+                let in_chunks = matches!(kind, Kind::Read | Kind::Status);
+                self.send(volumes, conn, |connection| {
+                    let of = connection.reply_to(cookie, offset);
+                    connection.stream.push(Head::answer(of, in_chunks, error));
+                });
+            }
         }
     }
 }
@@ -359,16 +368,16 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
     if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {
         return Err(Errno::Perm);
     }
-    header.check(state.spec.size)?;
+    header.check(state.spec.size, session.form)?;
     if header.kind == Kind::Status && !session.base_allocation {
         return Err(Errno::Invalid);
     }
-    if header.kind == Kind::Read && header.has(flag::DF) && !session.structured {
+    if header.kind == Kind::Read && header.has(flag::DF) && !session.form.is_structured() {
         return Err(Errno::Invalid);
     }
     // With DF the reply must be one chunk, which has to fit into the memory of a piece. (The protocol requires at least
     // 64 KiB.)
-    if header.kind == Kind::Read && header.has(flag::DF) && u64::from(header.len) > PIECE {
+    if header.kind == Kind::Read && header.has(flag::DF) && header.len > PIECE {
         return Err(Errno::Overflow);
     }
     Ok(())
@@ -380,6 +389,7 @@ mod tests {
     use crate::config::LEAST_BYTES;
     use crate::front::rig::Rig;
     use crate::nbd::wire::command;
+    use crate::nbd::{Form, RawHeader};
     use crate::spec::{CacheSpec, TenantSpec, VolumeSpec};
     use crate::units::BLOCK;
     use crate::volume::rig::VOLUME;
@@ -467,6 +477,39 @@ mod tests {
         rig.send(ConnId(1));
         rig.complete_all();
         assert_eq!([1000, 1, 2].map(|cookie| rig.answer(cookie)), [Some(0); 3]);
+    }
+
+    /// Everything that is answered differently with extended headers.
+    #[test]
+    fn with_extended_headers_each_request_is_answered_in_chunks() {
+        let (mut rig, conn) = (Rig::new(), ConnId(7));
+        rig.attach_as(conn, VOLUME, Form::Extended);
+        let ask = |rig: &mut Rig, cookie, command, flags, offset, len| {
+            rig.ask_at(rig.now, conn, RawHeader::new(Form::Extended, command, flags, cookie, offset, len));
+            while let Receive::Payload(bytes) = rig.receive(conn) {
+                rig.volumes.payload(conn).for_each(|segment| rig.frames.of(segment).fill(cookie as u8));
+                rig.filled(conn, bytes);
+            }
+        };
+        ask(&mut rig, 1, command::WRITE, flag::FUA, 100, 1000);
+        ask(&mut rig, 2, command::READ, 0, 110, 600);
+        ask(&mut rig, 3, command::FLUSH, 0, 0, 0);
+        ask(&mut rig, 4, command::BLOCK_STATUS, 0, 0, 1 << 20);
+        ask(&mut rig, 5, command::READ, 0, u64::MAX, 1);
+        rig.complete_all();
+        assert_eq!([1, 2, 3, 4, 5].map(|cookie| rig.answer(cookie)), [0, 0, 0, 0, 22].map(Some));
+        let read = &rig.above.replies.answers[&2].1;
+        assert_eq!(read[..], [1; 600]);
+        assert_eq!(rig.above.replies.extents.iter().map(|(len, _)| len).sum::<u64>(), 1 << 20);
+        // A payload that does not belong to its request is discarded before the error is sent.
+        ask(&mut rig, 6, command::TRIM, flag::PAYLOAD_LEN, 0, 5000);
+        assert_eq!((rig.receive(conn), rig.answer(6)), (Receive::Discard(5000), None));
+        rig.handle(|volumes, _| volumes.discarded(conn, 5000));
+        assert_eq!(rig.answer(6), Some(22));
+        ask(&mut rig, 7, 99, flag::PAYLOAD_LEN, 0, 9);
+        rig.handle(|volumes, _| volumes.discarded(conn, 9));
+        ask(&mut rig, 8, 99, 0, 5, 9);
+        assert_eq!([rig.answer(7), rig.answer(8)], [Some(22); 2]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub use exports::{Export, Exports};
 
 use self::options::{parse_info, parse_queries};
 use super::wire::{self, info, option, reply};
+use super::{Claim, Form, claim};
 
 /// Bytes of an option header: magic, option, length.
 const OPTION_HEADER_BYTES: usize = 16;
@@ -41,8 +42,8 @@ const OPTIONS_MAX: u32 = 1024;
 /// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
-    /// Structured replies.
-    pub structured: bool,
+    /// The form of requests and replies.
+    pub form: Form,
     /// `base:allocation` was selected.
     pub base_allocation: bool,
     /// Requests that change data are answered with EPERM.
@@ -118,9 +119,11 @@ pub struct Handshake {
     outcome: Outcome,
     outgoing: Vec<u8>,
     no_zeroes: bool,
-    structured: bool,
+    form: Form,
     /// The export for which `base:allocation` was selected.
     context_for: Option<Vec<u8>>,
+    /// The export and the session of it that the client claims.
+    claimed: Option<(Vec<u8>, Claim)>,
     options: u32,
     tls: Tls,
     /// The transport is TLS.
@@ -155,8 +158,9 @@ impl Handshake {
             outcome: Outcome::Negotiating,
             outgoing,
             no_zeroes: false,
-            structured: false,
+            form: Form::Simple,
             context_for: None,
+            claimed: None,
             options: 0,
             tls,
             encrypted: false,
@@ -208,7 +212,8 @@ impl Handshake {
         assert_eq!(self.outcome, Outcome::StartTls, "TLS starts when it was asked for");
         self.encrypted = true;
         if !planted!(AgreedInClearKept) {
-            (self.structured, self.context_for) = (false, None);
+            (self.form, self.context_for) = (Form::Simple, None);
+            self.claimed = None;
         }
         self.outcome = Outcome::Negotiating;
     }
@@ -228,6 +233,12 @@ impl Handshake {
     /// The last unknown export name since the previous call that the client requested (INFO, GO or EXPORT_NAME).
     pub fn take_unknown(&mut self) -> Option<Vec<u8>> {
         self.unknown.take()
+    }
+
+    /// The session that the client claims of the export that it opens. The driver grants it, as [`Claim`] says, before
+    /// it sends the answer that begins transmission, or refuses.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.claimed.as_ref().map(|(_, claim)| claim)
     }
 
     /// Why the handshake ended, if the outcome is [`Outcome::Closed`].
@@ -326,13 +337,26 @@ impl Handshake {
             _ if exports.shutting_down => self.error(option, reply::ERR_SHUTDOWN, "the server is shutting down"),
             option::LIST => self.list(data, exports),
             option::INFO | option::GO => self.info(option, data, exports),
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured = true;
-                self.reply(option, reply::ACK, &[]);
-            }
-            option::STRUCTURED_REPLY => self.error(option, reply::ERR_INVALID, "the option takes no data"),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.set_form(option, data),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, exports),
             _ => self.error(option, reply::ERR_UNSUP, "the option is not supported"),
+        }
+    }
+
+    fn set_form(&mut self, option: u32, data: &[u8]) {
+        let (form, extended) = match option {
+            option::EXTENDED_HEADERS => (Form::Extended, self.form == Form::Extended),
+            _ => (Form::Structured, false),
+        };
+        if !data.is_empty() {
+            self.error(option, reply::ERR_INVALID, "the option takes no data");
+        } else if extended {
+            self.error(option, reply::ERR_INVALID, "extended headers have been negotiated already");
+        } else if self.form > form {
+            self.error(option, reply::ERR_EXT_HEADER_REQD, "extended headers have been negotiated");
+        } else {
+            self.form = form;
+            self.reply(option, reply::ACK, &[]);
         }
     }
 
@@ -371,9 +395,10 @@ impl Handshake {
     /// Begins transmission. The answer is the outgoing bytes from `start` on.
     fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8], read_only: bool) {
         self.begun = Some((option, start));
+        self.claimed = self.claimed.take().filter(|(of, _)| of == name);
         let any = planted!(ContextOfAnotherExport) && self.context_for.is_some();
         let base_allocation = self.context_for.as_deref() == Some(name) || any;
-        let session = Session { structured: self.structured, base_allocation, read_only };
+        let session = Session { form: self.form, base_allocation, read_only };
         self.outcome = Outcome::Transmission { export, session };
     }
 
@@ -384,7 +409,7 @@ impl Handshake {
         };
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
         self.outgoing.extend(export.size.to_be_bytes());
-        self.outgoing.extend(export.flags(self.structured).to_be_bytes());
+        self.outgoing.extend(export.flags(self.form.is_structured()).to_be_bytes());
         if !self.no_zeroes {
             self.outgoing.extend([0; 124]);
         }
@@ -418,7 +443,7 @@ impl Handshake {
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
         let mut data = info::EXPORT.to_be_bytes().to_vec();
         data.extend(export.size.to_be_bytes());
-        data.extend(export.flags(self.structured).to_be_bytes());
+        data.extend(export.flags(self.form.is_structured()).to_be_bytes());
         self.reply(option, reply::INFO, &data);
         for request in requests {
             let mut data = request.to_be_bytes().to_vec();
@@ -431,7 +456,7 @@ impl Handshake {
         }
         // Sent even if not requested: clients may ignore it.
         let mut data = info::BLOCK_SIZE.to_be_bytes().to_vec();
-        for bytes in [1, wire::PREFERRED_BLOCK_BYTES, wire::PAYLOAD_BYTES_MAX] {
+        for bytes in [1, wire::PREFERRED_BLOCK_BYTES, self.form.payload_bytes_max()] {
             data.extend(bytes.to_be_bytes());
         }
         self.reply(option, reply::INFO, &data);
@@ -445,17 +470,18 @@ impl Handshake {
         let set = option == option::SET_META_CONTEXT;
         if set {
             // The earlier selection is void, even if this option fails.
-            self.context_for = None;
+            (self.context_for, self.claimed) = (None, None);
         }
         let Some((name, queries)) = parse_queries(data) else {
             return self.error(option, reply::ERR_INVALID, "the option's lengths do not add up");
         };
-        if !self.structured {
+        if !self.form.is_structured() {
             return self.error(option, reply::ERR_INVALID, "structured replies come first");
         }
-        if let Err(why) = exports.find(name) {
-            return self.error(option, reply::ERR_UNKNOWN, &why);
-        }
+        let export = match exports.find(name) {
+            Ok(at) => &exports.volumes[at],
+            Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
+        };
         let wanted = |query: &&[u8]| *query == wire::BASE_ALLOCATION.as_bytes() || !set && *query == b"base:";
         let all = !set && queries.is_empty();
         if all || queries.iter().any(wanted) {
@@ -465,6 +491,13 @@ impl Handshake {
             if set {
                 self.context_for = Some(name.to_vec());
             }
+        }
+        if let (true, Some(volume)) = (set, export.identity)
+            && let Some(claim) = queries.iter().find_map(|query| Claim::parse(query))
+        {
+            let data = [&wire::SESSION_ID.to_be_bytes()[..], claim::context(volume).as_bytes()].concat();
+            self.reply(option, reply::META_CONTEXT, &data);
+            self.claimed = Some((name.to_vec(), claim));
         }
         self.reply(option, reply::ACK, &[]);
     }

@@ -1,9 +1,26 @@
-//! The NBD protocol without sockets: numbers on the wire, the handshake, request headers.
+//! The NBD protocol without sockets, for both ends: numbers on the wire, handshakes, headers of requests and replies.
+//!
+//! ```text
+//!   client                                       server
+//!   Opening    ── options, answers ──►           Handshake
+//!   RawHeader::new ── requests ──►               parse
+//!   Replies    ◄── replies ──                    Head
+//! ```
 
+mod claim;
+mod form;
 mod handshake;
+mod opening;
+mod replies;
+mod reply;
 mod request;
 pub mod wire;
 
 pub use crate::errno::Errno;
+pub use claim::Claim;
+pub use form::Form;
 pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Session, Tls};
-pub use request::{Header, Kind, Parsed, parse};
+pub use opening::{Opened, Opening, Unopened, Wanted};
+pub use replies::{Asked, Broken, Part, Replies};
+pub(crate) use reply::{Head, Of};
+pub use request::{Header, Kind, Parsed, RawHeader, parse};

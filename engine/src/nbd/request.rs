@@ -1,5 +1,8 @@
-//! Request headers: raw bytes are parsed once, here.
+//! Request headers, in both directions: a server parses the raw bytes once, a client makes them.
 
+use std::ops::Deref;
+
+use super::Form;
 use super::wire::{self, command, command_flag as flag};
 use crate::errno::Errno;
 
@@ -22,6 +25,51 @@ pub enum Kind {
     Status,
 }
 
+/// The bytes of a request header: 28, or 32 with extended headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawHeader {
+    bytes: [u8; wire::EXTENDED_REQUEST_BYTES],
+    len: usize,
+}
+
+impl RawHeader {
+    /// The header of a request. With extended headers, a write says that its payload follows.
+    pub fn new(form: Form, command: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> RawHeader {
+        let extended = form == Form::Extended;
+        let magic = if extended { wire::EXTENDED_REQUEST_MAGIC } else { wire::REQUEST_MAGIC };
+        let payload = if extended && command == command::WRITE { flag::PAYLOAD_LEN } else { 0 };
+        let mut raw = RawHeader { bytes: [0; wire::EXTENDED_REQUEST_BYTES], len: form.request_bytes() };
+        let bytes = &mut raw.bytes;
+        bytes[..4].copy_from_slice(&magic.to_be_bytes());
+        bytes[4..6].copy_from_slice(&(flags | payload).to_be_bytes());
+        bytes[6..8].copy_from_slice(&command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&offset.to_be_bytes());
+        if extended {
+            bytes[24..].copy_from_slice(&len.to_be_bytes());
+        } else {
+            debug_assert!(len <= u64::from(u32::MAX));
+            bytes[24..28].copy_from_slice(&(len as u32).to_be_bytes());
+        }
+        raw
+    }
+
+    /// A header of `len` bytes, which `fill` writes.
+    pub fn filled(len: usize, fill: impl FnOnce(&mut [u8])) -> RawHeader {
+        let mut raw = RawHeader { bytes: [0; wire::EXTENDED_REQUEST_BYTES], len };
+        fill(&mut raw.bytes[..len]);
+        raw
+    }
+}
+
+impl Deref for RawHeader {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// A request header that is well-formed; whether it is valid for a volume is checked later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
@@ -34,10 +82,12 @@ pub struct Header {
     /// First byte.
     pub offset: u64,
     /// Bytes.
-    pub len: u32,
+    pub len: u64,
+    /// Bytes of payload that follow: those of a write, and of an invalid request that announced a payload.
+    pub payload: u64,
 }
 
-/// The result of parsing 28 bytes.
+/// The result of parsing a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
     /// A request.
@@ -48,21 +98,36 @@ pub enum Parsed {
     Unknown {
         /// The client's identifier of the request.
         cookie: u64,
+        /// Its first byte, which an extended reply repeats.
+        offset: u64,
+        /// Bytes of payload that follow.
+        payload: u64,
     },
     /// Not a request: the position of the next header is unknown.
     Garbage,
 }
 
-/// Parses a request header.
-pub fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Parsed {
+/// Parses a request header of 28 bytes, or an extended one of 32.
+pub fn parse(bytes: &[u8]) -> Parsed {
     let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let u32_at = |at: usize| u32::from(u16_at(at)) << 16 | u32::from(u16_at(at + 2));
     let u64_at = |at: usize| u64::from(u32_at(at)) << 32 | u64::from(u32_at(at + 4));
-    if u32_at(0) != wire::REQUEST_MAGIC {
+    let extended = bytes.len() == wire::EXTENDED_REQUEST_BYTES;
+    let (magic, len) = match extended {
+        true => (wire::EXTENDED_REQUEST_MAGIC, u64_at(24)),
+        false => (wire::REQUEST_MAGIC, u64::from(u32_at(24))),
+    };
+    if u32_at(0) != magic {
         return Parsed::Garbage;
     }
-    let (flags, cookie, offset, len) = (u16_at(4), u64_at(8), u64_at(16), u32_at(24));
-    let kind = match u16_at(6) {
+    let (mut flags, command, cookie, offset) = (u16_at(4), u16_at(6), u64_at(8), u64_at(16));
+    let announced = if extended { flags & flag::PAYLOAD_LEN != 0 } else { command == command::WRITE };
+    let payload = if announced { len } else { 0 };
+    if extended && command == command::WRITE {
+        // `payload` says it. Left in other requests, it makes them invalid.
+        flags &= !flag::PAYLOAD_LEN;
+    }
+    let kind = match command {
         command::READ => Kind::Read,
         command::WRITE => Kind::Write,
         command::DISC => return Parsed::Disconnect,
@@ -71,9 +136,9 @@ pub fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Parsed {
         command::CACHE => Kind::Cache,
         command::WRITE_ZEROES => Kind::Zeroes,
         command::BLOCK_STATUS => Kind::Status,
-        _ => return Parsed::Unknown { cookie },
+        _ => return Parsed::Unknown { cookie, offset, payload },
     };
-    Parsed::Request(Header { kind, flags, cookie, offset, len })
+    Parsed::Request(Header { kind, flags, cookie, offset, len, payload })
 }
 
 impl Kind {
@@ -90,13 +155,14 @@ impl Kind {
 
 impl Header {
     /// Checks the request for a volume of `size` bytes.
-    pub fn check(&self, size: u64) -> Result<(), Errno> {
-        let past_end = self.offset.checked_add(u64::from(self.len)).is_none_or(|end| end > size);
+    pub fn check(&self, size: u64, form: Form) -> Result<(), Errno> {
+        let past_end = self.offset.checked_add(self.len).is_none_or(|end| end > size);
         match self.kind {
             Kind::Flush if self.offset != 0 || self.len != 0 => Err(Errno::Invalid),
             Kind::Write | Kind::Zeroes if past_end => Err(Errno::NoSpace),
             _ if past_end => Err(Errno::Invalid),
-            Kind::Read | Kind::Write if self.len > wire::PAYLOAD_BYTES_MAX => Err(Errno::Invalid),
+            Kind::Read | Kind::Write if self.len > u64::from(form.payload_bytes_max()) => Err(Errno::Invalid),
+            Kind::Write if self.payload != self.len => Err(Errno::Invalid),
             _ if self.flags & !self.kind.flags() != 0 => Err(Errno::Invalid),
             Kind::Status if self.len == 0 => Err(Errno::Invalid),
             _ => Ok(()),
@@ -113,42 +179,60 @@ impl Header {
 mod tests {
     use super::*;
 
-    fn header(kind: u16, flags: u16, offset: u64, len: u32) -> [u8; wire::REQUEST_BYTES] {
-        let mut bytes = [0; wire::REQUEST_BYTES];
-        bytes[0..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
-        bytes[4..6].copy_from_slice(&flags.to_be_bytes());
-        bytes[6..8].copy_from_slice(&kind.to_be_bytes());
-        bytes[8..16].copy_from_slice(&42u64.to_be_bytes());
-        bytes[16..24].copy_from_slice(&offset.to_be_bytes());
-        bytes[24..28].copy_from_slice(&len.to_be_bytes());
-        bytes
-    }
-
-    fn checked(kind: u16, offset: u64, len: u32) -> Result<(), Errno> {
-        match parse(&header(kind, 0, offset, len)) {
-            Parsed::Request(header) => header.check(1 << 20),
+    fn header(form: Form, command: u16, flags: u16, offset: u64, len: u64) -> Header {
+        match parse(&RawHeader::new(form, command, flags, 42, offset, len)) {
+            Parsed::Request(header) => header,
             other => panic!("{other:?}"),
         }
     }
 
+    fn checked(form: Form, command: u16, offset: u64, len: u64) -> Result<(), Errno> {
+        header(form, command, 0, offset, len).check(1 << 20, form)
+    }
+
     #[test]
     fn bounds() {
-        assert_eq!(checked(command::READ, (1 << 20) - 1, 1), Ok(()));
-        assert_eq!(checked(command::READ, 1 << 20, 1), Err(Errno::Invalid));
-        assert_eq!(checked(command::WRITE, 1 << 20, 1), Err(Errno::NoSpace));
-        assert_eq!(checked(command::WRITE_ZEROES, u64::MAX, 2), Err(Errno::NoSpace));
-        assert_eq!(checked(command::TRIM, u64::MAX, 2), Err(Errno::Invalid));
-        assert_eq!(checked(command::FLUSH, 1, 0), Err(Errno::Invalid));
+        for form in [Form::Simple, Form::Extended] {
+            assert_eq!(checked(form, command::READ, (1 << 20) - 1, 1), Ok(()));
+            assert_eq!(checked(form, command::READ, 1 << 20, 1), Err(Errno::Invalid));
+            assert_eq!(checked(form, command::WRITE, 1 << 20, 1), Err(Errno::NoSpace));
+            assert_eq!(checked(form, command::WRITE_ZEROES, u64::MAX, 2), Err(Errno::NoSpace));
+            assert_eq!(checked(form, command::TRIM, u64::MAX, 2), Err(Errno::Invalid));
+            assert_eq!(checked(form, command::FLUSH, 1, 0), Err(Errno::Invalid));
+        }
+        let read = |form, len| header(form, command::READ, 0, 0, len).check(1 << 40, form);
+        assert_eq!([read(Form::Simple, 32 << 20), read(Form::Extended, 64 << 20)], [Ok(()); 2]);
+        assert_eq!([read(Form::Simple, 48 << 20), read(Form::Extended, 65 << 20)], [Err(Errno::Invalid); 2]);
+        let trim = header(Form::Extended, command::TRIM, 0, 0, 1 << 40);
+        assert_eq!((trim.len, trim.check(1 << 40, Form::Extended)), (1 << 40, Ok(())));
     }
 
     #[test]
     fn unknown_flags_keep_it_a_request() {
         // A write still has its payload, and a read still gets a structured reply.
         for command in [command::READ, command::WRITE] {
-            let Parsed::Request(header) = parse(&header(command, 1 << 9, 0, 512)) else { panic!("a request") };
-            assert_eq!(header.check(1 << 20), Err(Errno::Invalid));
+            let header = header(Form::Simple, command, 1 << 9, 0, 512);
+            assert_eq!(header.check(1 << 20, Form::Simple), Err(Errno::Invalid));
         }
-        assert_eq!(parse(&header(99, 0, 0, 0)), Parsed::Unknown { cookie: 42 });
+        let unknown = |payload| Parsed::Unknown { cookie: 42, offset: 3, payload };
+        assert_eq!(parse(&RawHeader::new(Form::Simple, 99, flag::PAYLOAD_LEN, 42, 3, 5)), unknown(0));
+        assert_eq!(parse(&RawHeader::new(Form::Extended, 99, flag::PAYLOAD_LEN, 42, 3, 5)), unknown(5));
         assert_eq!(parse(&[0; wire::REQUEST_BYTES]), Parsed::Garbage);
+        assert_eq!(parse(&[0; wire::EXTENDED_REQUEST_BYTES]), Parsed::Garbage);
+    }
+
+    #[test]
+    fn an_extended_header_says_whether_a_payload_follows() {
+        let form = Form::Extended;
+        let write = header(form, command::WRITE, flag::FUA, 0, 512);
+        assert_eq!((write.payload, write.flags, write.check(1 << 20, form)), (512, flag::FUA, Ok(())));
+        let mut raw = RawHeader::new(form, command::WRITE, 0, 42, 0, 512);
+        raw.bytes[4..6].fill(0);
+        let Parsed::Request(silent) = parse(&raw) else { panic!("a write") };
+        assert_eq!((silent.payload, silent.check(1 << 20, form)), (0, Err(Errno::Invalid)));
+        let read = header(form, command::READ, flag::PAYLOAD_LEN, 0, 512);
+        assert_eq!((read.payload, read.check(1 << 20, form)), (512, Err(Errno::Invalid)));
+        let compact = header(Form::Structured, command::READ, flag::PAYLOAD_LEN, 0, 512);
+        assert_eq!((compact.payload, compact.check(1 << 20, Form::Structured)), (0, Err(Errno::Invalid)));
     }
 }

@@ -12,8 +12,14 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Starts each chunk of a structured reply.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Starts each request with extended headers.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// Starts each chunk of a reply with extended headers.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 /// Bytes of a request header.
 pub const REQUEST_BYTES: usize = 28;
+/// Bytes of an extended request header.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
 
 /// Handshake flag: fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -32,6 +38,7 @@ pub mod option {
     pub const STRUCTURED_REPLY: u32 = 8;
     pub const LIST_META_CONTEXT: u32 = 9;
     pub const SET_META_CONTEXT: u32 = 10;
+    pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Option replies.
@@ -48,6 +55,7 @@ pub mod reply {
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     pub const ERR_SHUTDOWN: u32 = 1 << 31 | 7;
     pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
+    pub const ERR_EXT_HEADER_REQD: u32 = 1 << 31 | 10;
 }
 
 /// Kinds of information in INFO replies.
@@ -97,6 +105,8 @@ pub mod command_flag {
     pub const DF: u16 = 1 << 2;
     pub const REQ_ONE: u16 = 1 << 3;
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// Extended headers only: the length is that of the payload which follows.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Chunks of structured replies.
@@ -107,6 +117,9 @@ pub mod chunk {
     pub const OFFSET_DATA: u16 = 1;
     pub const OFFSET_HOLE: u16 = 2;
     pub const BLOCK_STATUS: u16 = 5;
+    pub const BLOCK_STATUS_EXT: u16 = 6;
+    /// Set in the numbers of all chunks that report an error.
+    pub const IS_ERROR: u16 = 1 << 15;
     pub const ERROR: u16 = 1 << 15 | 1;
     pub const ERROR_OFFSET: u16 = 1 << 15 | 2;
 }
@@ -122,10 +135,14 @@ pub mod state {
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Its number in replies, an arbitrary constant.
 pub const BASE_ALLOCATION_ID: u32 = 1;
+/// The number of the context that grants a session. No reply has it.
+pub const SESSION_ID: u32 = 2;
 
 /// The longest name or query string, bytes (the protocol's limit).
 pub const STRING_BYTES_MAX: usize = 4096;
 /// The largest payload of a read or a write, bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+/// The same with extended headers.
+pub const EXTENDED_PAYLOAD_BYTES_MAX: u32 = 64 << 20;
 /// The preferred block size of clients, bytes.
 pub const PREFERRED_BLOCK_BYTES: u32 = 4096;

@@ -22,8 +22,7 @@ use crate::disk::{Io, Segment};
 use crate::event::{Action, Event, Outgoing, Receive};
 use crate::front::{self, Front};
 use crate::ids::{ConnId, IoId, TenantId};
-use crate::nbd::wire::REQUEST_BYTES;
-use crate::nbd::{Header, Kind, Parsed, parse};
+use crate::nbd::{Form, Header, Kind, Parsed, parse};
 use crate::units::{BLOCK, Nanos};
 use crate::volume::{Effect, Timer, UNIT_NS, Volumes};
 use planning::Planning;
@@ -108,6 +107,11 @@ impl Server {
         self.front.receive(&self.volumes, conn)
     }
 
+    /// Bytes of each request header of `conn`.
+    pub fn header_bytes(&self, conn: ConnId) -> usize {
+        self.volumes.clients.get(conn).map_or(Form::Simple, |client| client.session.form).request_bytes()
+    }
+
     /// The places of the remaining payload of the current piece, in order.
     pub fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
         self.volumes.payload(conn)
@@ -135,7 +139,7 @@ impl Server {
     /// processor's cache. The three cache misses of a request would otherwise occur one after the other; here those of
     /// all requests overlap. Changes no state. Ends at the first header that is no read, because a payload may follow
     /// it.
-    pub fn look_ahead(&self, conn: ConnId, headers: &[[u8; REQUEST_BYTES]]) {
+    pub fn look_ahead<'a>(&self, conn: ConnId, headers: impl Iterator<Item = &'a [u8]>) {
         let Some(client) = self.volumes.clients.get(conn) else { return };
         for header in headers {
             let Parsed::Request(Header { kind: Kind::Read, offset, .. }) = parse(header) else { return };

@@ -178,7 +178,7 @@ impl Volumes {
         match kind {
             Kind::Write => client.inbound = Inbound::Held,
             // As without ceilings, see `read_arrived`.
-            Kind::Read if bytes > PIECE && !client.session.structured => client.exclusive = Some(request),
+            Kind::Read if bytes > PIECE && !client.session.form.is_structured() => client.exclusive = Some(request),
             _ => {}
         }
         let throttle = &mut self.throttles[tenant];

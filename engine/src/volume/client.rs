@@ -48,7 +48,7 @@ pub(crate) enum Inbound {
 /// The next bytes to read from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receive {
-    /// A request header of 28 bytes.
+    /// A request header of [`Server::header_bytes`](crate::Server::header_bytes) bytes.
     Header,
     /// This many bytes, into the segments of [`Server::payload`](crate::Server::payload).
     Payload(u64),
@@ -193,7 +193,7 @@ impl Volumes {
             self.route.disk.begin_request(self.now, tenant);
             match refused {
                 None => self.start(request),
-                Some(error) => self.refuse(request, error, if header.kind == Kind::Write { header.len } else { 0 }),
+                Some(error) => self.refuse(request, error, header.payload),
             }
         }
         self.effects.push(Effect::Recheck(conn));
@@ -245,7 +245,7 @@ impl Volumes {
             kind: header.kind,
             cookie: header.cookie,
             start: header.offset,
-            end: header.offset.saturating_add(u64::from(header.len)),
+            end: header.offset.saturating_add(header.len),
             next: header.offset,
             durable,
             unsplit: header.has(flag::DF),
@@ -257,7 +257,7 @@ impl Volumes {
     }
 
     /// Answers with an error, after `payload` bytes were read and discarded.
-    fn refuse(&mut self, request: u32, error: Errno, payload: u32) {
+    fn refuse(&mut self, request: u32, error: Errno, payload: u64) {
         let state = &mut self.requests[request];
         state.error = Some(error);
         state.next = state.end;
@@ -266,7 +266,7 @@ impl Volumes {
         } else {
             let conn = state.conn;
             state.active += 1;
-            self.clients[conn].inbound = Inbound::Discard { request, left: u64::from(payload) };
+            self.clients[conn].inbound = Inbound::Discard { request, left: payload };
         }
     }
 
@@ -479,7 +479,7 @@ impl Volumes {
         }
         if self.clients[conn].open {
             let bytes = end - start;
-            let answer = Answer { conn, volume, kind, cookie, bytes, arrived, error, begun, ended };
+            let answer = Answer { conn, volume, kind, cookie, offset: start, bytes, arrived, error, begun, ended };
             self.effects.push(Effect::Answer(answer));
         }
         self.table[volume].requests -= 1;

@@ -45,6 +45,8 @@ pub(crate) enum Effect {
 pub(crate) struct Data {
     pub(crate) conn: ConnId,
     pub(crate) cookie: u64,
+    /// The first byte of the request.
+    pub(crate) offset: u64,
     pub(crate) piece: u32,
     /// It is the first part of the reply.
     pub(crate) first: bool,
@@ -61,6 +63,8 @@ pub(crate) struct Answer {
     pub(crate) volume: VolumeId,
     pub(crate) kind: Kind,
     pub(crate) cookie: u64,
+    /// The first byte of the request.
+    pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) arrived: Nanos,
     pub(crate) error: Option<Errno>,

@@ -26,7 +26,7 @@ impl Volumes {
         let stream = self.note_read(conn, volume, start, end);
         let state = &mut self.requests[request];
         state.stream = stream;
-        if state.end - state.start > PIECE && !self.client(conn).session.structured {
+        if state.end - state.start > PIECE && !self.client(conn).session.form.is_structured() {
             // Other replies must not be mixed into the data of a simple reply, so the read waits until no other request
             // of the connection is in progress.
             self.client(conn).exclusive = Some(request);
@@ -41,7 +41,7 @@ impl Volumes {
     /// then on its connection's list of stalled reads, or on the agenda because the step is spent.
     pub(crate) fn read_on(&mut self, request: u32) -> bool {
         let conn = self.requests[request].conn;
-        let window = if self.client(conn).session.structured { WINDOW } else { 1 };
+        let window = if self.client(conn).session.form.is_structured() { WINDOW } else { 1 };
         loop {
             let state = &mut self.requests[request];
             let connection = &mut self.clients[conn];
@@ -98,7 +98,7 @@ impl Volumes {
             return None;
         }
         // The client has received everything that was sent: the read goes on, however little room there is.
-        if connection.session.structured && !state.unsplit {
+        if connection.session.form.is_structured() && !state.unsplit {
             return Some((start / BLOCK + room) * BLOCK);
         }
         let blocks = (end.div_ceil(BLOCK) - start / BLOCK) as u32;
@@ -403,10 +403,10 @@ impl Volumes {
         let bounds = &self.pieces[piece];
         let state = &mut self.requests[bounds.request];
         state.ended = state.active == 1 && state.next >= state.end;
-        let Request { conn, volume, cookie, ended: last, unsplit, .. } = *state;
+        let Request { conn, volume, cookie, start: offset, ended: last, unsplit, .. } = *state;
         let first = !std::mem::replace(&mut state.begun, true);
         let client = &mut self.clients[conn];
-        let is_hole = |i: usize| client.session.structured && !unsplit && bounds.frames[i] == FrameId::ZERO;
+        let is_hole = |i: usize| client.session.form.is_structured() && !unsplit && bounds.frames[i] == FrameId::ZERO;
         let bytes: u64 = (0..bounds.blocks()).filter(|&i| !is_hole(i)).map(|i| bounds.len_in(i)).sum();
         let frames = bounds.frames.iter().filter(|&&frame| frame != FrameId::ZERO).count() as u32;
         client.unsent += bytes;
@@ -414,7 +414,7 @@ impl Volumes {
         let tenant = self.tenant_of(volume);
         self.cache.partition_mut(tenant).unsent += frames;
         self.table[volume].unsent += frames;
-        self.effects.push(Effect::Data(Data { conn, cookie, piece, first, last, unsplit }));
+        self.effects.push(Effect::Data(Data { conn, cookie, offset, piece, first, last, unsplit }));
     }
 
     /// Frames of tenants became free, or blocks clean: the pieces that wait for frames are tried again in their

@@ -11,8 +11,8 @@ use crate::cpu::{Job, Scheduler};
 use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
-use crate::nbd::{Parsed, Session, parse};
+use crate::nbd::wire::command;
+use crate::nbd::{Form, Parsed, RawHeader, Session, parse};
 use crate::spec::{CacheSpec, Refusal, TenantSpec, VolumeSpec};
 use crate::units::{BLOCK, MILLISECOND, Nanos};
 use crate::volume::{Data, EVENT_UNITS_MAX, Effect, Receive, Timer, UNIT_NS, Volumes};
@@ -340,7 +340,7 @@ impl Rig {
         let parsed = parse(&header(cookie, command, flags, offset, len));
         let Parsed::Request(header) = parsed else { panic!("{parsed:?}") };
         let size = self.volumes.volume(self.volumes.clients[conn].volume).spec.size;
-        assert_eq!(header.check(size), Ok(()));
+        assert_eq!(header.check(size, Form::Simple), Ok(()));
         let now = self.now;
         self.event(|volumes| volumes.begin(conn, now, &header, None));
     }
@@ -469,15 +469,8 @@ pub(crate) fn next_job(cpu: &mut Scheduler, now: Nanos) -> Option<TenantId> {
 }
 
 /// The header of a request, as it is sent.
-pub(crate) fn header(cookie: u64, command: u16, flags: u16, offset: u64, len: u64) -> [u8; REQUEST_BYTES] {
-    let mut header = [0; REQUEST_BYTES];
-    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-    header[4..6].copy_from_slice(&flags.to_be_bytes());
-    header[6..8].copy_from_slice(&command.to_be_bytes());
-    header[8..16].copy_from_slice(&cookie.to_be_bytes());
-    header[16..24].copy_from_slice(&offset.to_be_bytes());
-    header[24..].copy_from_slice(&(len as u32).to_be_bytes());
-    header
+pub(crate) fn header(cookie: u64, command: u16, flags: u16, offset: u64, len: u64) -> RawHeader {
+    RawHeader::new(Form::Simple, command, flags, cookie, offset, len)
 }
 
 /// The memory of frames.

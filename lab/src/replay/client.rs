@@ -1,9 +1,9 @@
-//! A small NBD client: fixed newstyle, GO, simple replies (NetworkBlockDevice/nbd, `doc/proto.md`). Each connection has
-//! a thread for writing and one for reading, so that neither waits for the other, and a slow connection delays no other
+//! A small NBD client: the engine's handshake and reader of replies, over blocking sockets. Each connection has a
+//! thread for writing and one for reading, so that neither waits for the other, and a slow connection delays no other
 //! one.
 
 use std::collections::HashMap;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,30 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use anyhow::{Context, bail, ensure};
-use engine::nbd::wire::{self, PAYLOAD_BYTES_MAX, command, info, option, reply};
+use anyhow::{Context, ensure};
+use engine::nbd::wire::command;
+use engine::nbd::{Asked, Form, Opened, Opening, Part, Replies, Wanted};
 use sim::request::Request;
 
 use super::uri::{Place, Uri};
 
-/// The longest accepted reply to an option, bytes.
-const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
-
 /// Bytes of the noise that payloads are repeatedly taken from; they stay in the processor's cache.
 const NOISE_BYTES: usize = 256 << 10;
-
-/// The properties of an export.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Export {
-    /// Size, bytes.
-    pub size: u64,
-    /// Flags: `engine::nbd::wire::export_flag`.
-    pub flags: u16,
-    /// Offsets and lengths are multiples of this, bytes.
-    pub block_bytes_min: u32,
-    /// The longest payload, bytes.
-    pub payload_bytes_max: u32,
-}
 
 enum Socket {
     Tcp(TcpStream),
@@ -91,69 +76,22 @@ impl Write for Socket {
     }
 }
 
-fn read_u16(from: &mut impl Read) -> io::Result<u16> {
-    let mut bytes = [0; 2];
-    from.read_exact(&mut bytes)?;
-    Ok(u16::from_be_bytes(bytes))
-}
-
-fn read_u32(from: &mut impl Read) -> io::Result<u32> {
-    let mut bytes = [0; 4];
-    from.read_exact(&mut bytes)?;
-    Ok(u32::from_be_bytes(bytes))
-}
-
-fn read_u64(from: &mut impl Read) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    from.read_exact(&mut bytes)?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
-/// Opens an export over a connected stream.
-fn handshake<S: Read + Write>(stream: &mut S, name: &str) -> anyhow::Result<Export> {
-    ensure!(read_u64(stream)? == wire::MAGIC && read_u64(stream)? == wire::IHAVEOPT, "no newstyle NBD server is there");
-    let flags = read_u16(stream)?;
-    ensure!(flags & wire::FLAG_FIXED_NEWSTYLE != 0, "the server does not speak fixed newstyle");
-    let no_zeroes = flags & wire::FLAG_NO_ZEROES;
-    stream.write_all(&u32::from(wire::FLAG_FIXED_NEWSTYLE | no_zeroes).to_be_bytes())?;
-    let mut body = (name.len() as u32).to_be_bytes().to_vec();
-    body.extend(name.as_bytes());
-    // One information request: block sizes.
-    body.extend(1u16.to_be_bytes());
-    body.extend(info::BLOCK_SIZE.to_be_bytes());
-    let mut bytes = wire::IHAVEOPT.to_be_bytes().to_vec();
-    bytes.extend(option::GO.to_be_bytes());
-    bytes.extend((body.len() as u32).to_be_bytes());
-    bytes.extend(body);
-    stream.write_all(&bytes)?;
-    let mut export = None;
-    let (mut block_bytes_min, mut payload_bytes_max) = (1, PAYLOAD_BYTES_MAX);
+/// Opens an export over a connected stream. Returns also what the server has sent after its answers.
+fn handshake<S: Read + Write>(stream: &mut S, name: &str) -> anyhow::Result<(Opened, Vec<u8>)> {
+    // Simple replies, as the kernel's client: what is measured is the server, not a form of replies.
+    let mut opening = Opening::new(Wanted { name: name.into(), ..Wanted::default() });
+    let (mut received, mut bytes) = (Vec::new(), [0; 4096]);
     loop {
-        ensure!(read_u64(stream)? == wire::OPTION_REPLY_MAGIC, "the server's answer is no option reply");
-        let (_, kind, len) = (read_u32(stream)?, read_u32(stream)?, read_u32(stream)?);
-        ensure!(len <= OPTION_REPLY_BYTES_MAX, "the server's answer has {len} bytes");
-        let mut body = vec![0; len as usize];
-        stream.read_exact(&mut body)?;
-        let mut rest = body.as_slice();
-        match kind {
-            reply::ACK => break,
-            reply::INFO => match read_u16(&mut rest)? {
-                info::EXPORT => export = Some((read_u64(&mut rest)?, read_u16(&mut rest)?)),
-                info::BLOCK_SIZE => {
-                    let (min, _, max) = (read_u32(&mut rest)?, read_u32(&mut rest)?, read_u32(&mut rest)?);
-                    (block_bytes_min, payload_bytes_max) = (min.max(1), max.clamp(min.max(1), PAYLOAD_BYTES_MAX));
-                }
-                _ => {}
-            },
-            reply::ERR_UNKNOWN => bail!("the server has no export '{name}'"),
-            _ => {
-                let words = String::from_utf8_lossy(&body).escape_debug().to_string();
-                bail!("the server refuses to open '{name}' (reply {kind:#x}) {words}");
-            }
+        stream.write_all(&opening.take_outgoing())?;
+        if let Some(opened) = opening.opened() {
+            return Ok((opened, received));
         }
+        let len = stream.read(&mut bytes)?;
+        ensure!(len > 0, "the server closed the connection");
+        received.extend_from_slice(&bytes[..len]);
+        let consumed = opening.handle(&received)?;
+        received.drain(..consumed);
     }
-    let (size, flags) = export.context("the server did not say how large the export is")?;
-    Ok(Export { size, flags, block_bytes_min, payload_bytes_max })
 }
 
 /// The result of a request.
@@ -185,29 +123,31 @@ pub struct Connection {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Payload bytes of the expected replies, by cookie.
-type Expected = Arc<Mutex<HashMap<u64, u32>>>;
+/// The outstanding requests, by cookie.
+type Outstanding = Arc<Mutex<HashMap<u64, Asked>>>;
 
 impl Connection {
     /// Opens an export. Completions are sent to `completions` with `number`.
-    pub fn open(uri: &Uri, number: usize, completions: Sender<Completion>) -> anyhow::Result<(Connection, Export)> {
+    pub fn open(uri: &Uri, number: usize, completions: Sender<Completion>) -> anyhow::Result<(Connection, Opened)> {
         let place = match &uri.place {
             Place::Tcp(at) => at.clone(),
             Place::Unix(path) => path.display().to_string(),
         };
         let mut socket = Socket::connect(&uri.place).with_context(|| format!("no server answers at {place}"))?;
-        let export = handshake(&mut socket, &uri.name).with_context(|| format!("at {place}"))?;
+        let (export, received) = handshake(&mut socket, &uri.name).with_context(|| format!("at {place}"))?;
         let (requests, queue) = channel();
-        let expected = Expected::default();
-        let (to, from, known) = (socket.try_clone()?, socket.try_clone()?, expected.clone());
+        let outstanding = Outstanding::default();
+        let (to, from, known) = (socket.try_clone()?, socket.try_clone()?, outstanding.clone());
         let lost = completions.clone();
         let writer = std::thread::spawn(move || {
-            if let Err(error) = write_requests(to, &queue, &known) {
+            if let Err(error) = write_requests(to, export.form, &queue, &known) {
                 tell_lost(&lost, number, &error.to_string());
             }
         });
         let reader = std::thread::spawn(move || {
-            if let Err(error) = read_replies(from, number, &expected, &completions) {
+            let from = BufReader::with_capacity(256 << 10, io::Cursor::new(received).chain(from));
+            let replies = Replies::new(export.form, None);
+            if let Err(error) = read_replies(from, replies, number, &outstanding, &completions) {
                 tell_lost(&completions, number, &error.to_string());
             }
         });
@@ -238,14 +178,13 @@ fn tell_lost(completions: &Sender<Completion>, connection: usize, why: &str) {
     let _ = completions.send(Completion { connection, cookie: 0, at: Instant::now(), answer });
 }
 
-fn write_requests(socket: Socket, queue: &Receiver<Request>, expected: &Expected) -> io::Result<()> {
+fn write_requests(socket: Socket, form: Form, queue: &Receiver<Request>, outstanding: &Outstanding) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(64 << 10, socket);
     let noise = noise();
     let mut next = queue.recv().ok();
     while let Some(request) = next {
-        let bytes = if request.command == command::READ { request.len } else { 0 };
-        expected.lock().expect("no thread panics").insert(request.cookie, bytes);
-        out.write_all(&request.header())?;
+        outstanding.lock().expect("no thread panics").insert(request.cookie, request.asked());
+        out.write_all(&request.header(form))?;
         let mut left = request.payload_bytes() as usize;
         while left > 0 {
             let part = left.min(noise.len());
@@ -262,7 +201,7 @@ fn write_requests(socket: Socket, queue: &Receiver<Request>, expected: &Expected
         };
     }
     let goodbye = Request { op: 0, cookie: 0, command: command::DISC, flags: 0, offset: 0, len: 0 };
-    out.write_all(&goodbye.header())?;
+    out.write_all(&goodbye.header(form))?;
     out.flush()
 }
 
@@ -273,79 +212,85 @@ fn noise() -> Vec<u8> {
 }
 
 fn read_replies(
-    socket: Socket,
+    mut from: impl BufRead,
+    mut replies: Replies,
     connection: usize,
-    expected: &Expected,
+    outstanding: &Outstanding,
     completions: &Sender<Completion>,
 ) -> io::Result<()> {
-    let mut from = BufReader::with_capacity(256 << 10, socket);
+    let mut error = 0;
     loop {
-        let magic = match read_u32(&mut from) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(io::Error::new(error.kind(), "the server closed the connection"));
+        let bytes = from.fill_buf()?;
+        if bytes.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+        }
+        // Data is not looked at.
+        let data = replies.data_bytes().min(bytes.len() as u64) as usize;
+        if data > 0 {
+            replies.took(data as u64);
+        }
+        let asked = |cookie| outstanding.lock().expect("no thread panics").get(&cookie).copied();
+        let (read, part) = replies.next(&bytes[data..], asked).map_err(io::Error::other)?;
+        match part {
+            Some((_, Part::Error(number))) => error = number,
+            Some((cookie, Part::Done)) => {
+                outstanding.lock().expect("no thread panics").remove(&cookie);
+                let answer = Answer::Done(std::mem::take(&mut error));
+                if completions.send(Completion { connection, cookie, at: Instant::now(), answer }).is_err() {
+                    return Ok(());
+                }
             }
-            magic => magic?,
-        };
-        let broken = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-        if magic != wire::SIMPLE_REPLY_MAGIC {
-            return Err(broken(format!("{magic:#x} is no reply's beginning")));
+            _ => {}
         }
-        let (error, cookie) = (read_u32(&mut from)?, read_u64(&mut from)?);
-        let bytes = expected.lock().expect("no thread panics").remove(&cookie);
-        let bytes = bytes.ok_or_else(|| broken(format!("a reply to {cookie}, which nobody asked")))?;
-        if error == 0 {
-            io::copy(&mut from.by_ref().take(u64::from(bytes)), &mut io::sink()).and_then(|copied| {
-                let whole = copied == u64::from(bytes);
-                if whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-            })?;
-        }
-        let completion = Completion { connection, cookie, at: Instant::now(), answer: Answer::Done(error) };
-        if completions.send(completion).is_err() {
-            return Ok(());
-        }
+        from.consume(data + read);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::nbd::{Export, Exports, Handshake};
 
-    /// The bytes of a server, and a buffer for the client's.
-    struct Script(io::Cursor<Vec<u8>>, Vec<u8>);
+    /// The engine's own handshake at the other end of a stream.
+    struct Peer {
+        server: Handshake,
+        received: Vec<u8>,
+        unread: Vec<u8>,
+        exports: Vec<Export>,
+    }
 
-    impl Read for Script {
+    impl Read for Peer {
         fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-            self.0.read(bytes)
+            self.unread.extend(self.server.take_outgoing());
+            let len = self.unread.len().min(bytes.len()).min(7);
+            bytes[..len].copy_from_slice(&self.unread[..len]);
+            self.unread.drain(..len);
+            Ok(len)
         }
     }
 
-    impl Write for Script {
+    impl Write for Peer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.1.write(bytes)
+            self.received.extend_from_slice(bytes);
+            let exports = Exports { volumes: &self.exports, shutting_down: false };
+            let consumed = self.server.handle(&self.received, exports);
+            self.received.drain(..consumed);
+            Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }
 
-    /// The engine's own handshake answers the client's, as it would over a socket.
     #[test]
     fn it_opens_what_our_server_exports() {
-        use engine::nbd::{Export as Offered, Exports, Handshake};
-        let volumes = [Offered { name: "db".into(), size: 1 << 30, ..Offered::default() }];
-        let exports = Exports { volumes: &volumes, shutting_down: false };
-        let ask = |name: &str| {
-            // First to record what the client sends, then with the server's answer to it.
-            let mut server = Handshake::new();
-            let mut bytes = server.take_outgoing();
-            let mut script = Script(io::Cursor::new(bytes.clone()), Vec::new());
-            assert!(handshake(&mut script, name).is_err(), "the server has not answered yet");
-            server.handle(&script.1, exports);
-            bytes.extend(server.take_outgoing());
-            handshake(&mut Script(io::Cursor::new(bytes), Vec::new()), name)
+        let open = |name: &str| {
+            let exports = vec![Export { name: "db".into(), size: 1 << 30, ..Export::default() }];
+            let (received, unread) = (Vec::new(), Vec::new());
+            handshake(&mut Peer { server: Handshake::new(), received, unread, exports }, name)
         };
-        let export = ask("db").unwrap();
-        assert_eq!((export.size, export.payload_bytes_max), (1 << 30, PAYLOAD_BYTES_MAX));
-        assert!(ask("other").unwrap_err().to_string().contains("no export 'other'"));
+        let (export, received) = open("db").unwrap();
+        assert_eq!((export.size, export.form, &received[..]), (1 << 30, Form::Simple, &[][..]));
+        assert!(open("other").unwrap_err().to_string().contains("no export 'other'"));
     }
 }

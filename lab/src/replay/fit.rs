@@ -2,11 +2,10 @@
 //! counted, so that they can be reported.
 
 use clap::ValueEnum;
+use engine::nbd::Opened;
 use engine::nbd::wire::{command, export_flag};
 use serde::Serialize;
 use sim::load::{Op, Request};
-
-use super::client::Export;
 
 /// What to do with requests beyond the volume's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -40,7 +39,7 @@ pub struct Changes {
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
     /// The export to replay on.
-    pub export: Export,
+    pub export: Opened,
     /// The rule for requests beyond its end.
     pub beyond: Beyond,
     /// The end of the last byte in the trace, for [`Beyond::Scale`].
@@ -57,7 +56,7 @@ pub type Placed = (u16, u64, u32);
 impl Fit {
     /// The request to send instead, if any.
     pub fn place(&mut self, request: &Request) -> Option<Placed> {
-        let Export { size, flags, .. } = self.export;
+        let Opened { size, flags, .. } = self.export;
         let (command, needs) = match request.op {
             Op::Read => (command::READ, 0),
             Op::Write => (command::WRITE, 0),
@@ -120,7 +119,7 @@ mod tests {
 
     fn fit(beyond: Beyond, block_bytes_min: u32) -> Fit {
         let flags = export_flag::SEND_FLUSH;
-        let export = Export { size: 1 << 20, flags, block_bytes_min, payload_bytes_max: 64 << 10 };
+        let export = Opened { size: 1 << 20, flags, block_bytes_min, payload_bytes_max: 64 << 10, ..Opened::default() };
         Fit { export, beyond, span: 1 << 30, reads_only: false, changes: Changes::default() }
     }
 

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use engine::nbd::Opened;
 use engine::nbd::wire::{command, export_flag};
 use engine::units::Nanos;
 use hdrhistogram::Histogram;
@@ -35,7 +36,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sim::load::{Lane, Op, Pace, Record, Source, Workload};
 use sim::rng::MILLION;
 
-use self::client::{Answer, Completion, Connection, Export};
+use self::client::{Answer, Completion, Connection};
 use self::fit::{Beyond, Changes, Fit};
 use self::report::{Measurements, Report};
 use self::simulated::Fitted;
@@ -159,7 +160,7 @@ impl Replay {
     fn live(&self, uri: &Uri, span: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<Report> {
         let (news, completions) = channel();
         let mut connections = Vec::new();
-        let mut export: Option<Export> = None;
+        let mut export: Option<Opened> = None;
         for number in 0..self.connections as usize {
             let (connection, seen) = Connection::open(uri, number, news.clone())?;
             let first = *export.get_or_insert(seen);

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, ensure};
 use engine::Config;
 use engine::control::{TenantSpec, WriteCache};
+use engine::nbd::Opened;
 use engine::nbd::wire::export_flag;
 use engine::units::{BLOCK, Nanos, SECOND};
 use sim::bench::{Bench, Costs, Volume};
 use sim::load::{Op, Record, Request, Source};
 
-use super::client::Export;
 use super::fit::{Changes, Fit};
 use super::report::{Measurements, Report};
 use super::{Ending, Replay};
@@ -53,7 +53,7 @@ impl Replay {
         let drive = crate::disk::build(disk)?;
         let size = drive.bytes() / BLOCK * BLOCK;
         let flags = export_flag::SEND_TRIM | export_flag::SEND_FLUSH;
-        let export = Export { size, flags, block_bytes_min: 1, payload_bytes_max: 32 << 20 };
+        let export = Opened { size, flags, payload_bytes_max: 32 << 20, ..Opened::default() };
         let changes = Changes::default();
         let fit = Arc::new(Mutex::new(Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes }));
         let (load, what, mode) = self.workload(size, ending, Some(&fit))?;

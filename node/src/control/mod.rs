@@ -293,6 +293,7 @@ impl Control {
                     size: spec.size,
                     rotational: running.store.is_rotational(),
                     description: spec.description.to_string(),
+                    identity: None,
                     read_only: grant == Grant::Read,
                 });
                 let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);

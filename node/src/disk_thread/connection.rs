@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engine::cpu::ReceiveDelay;
 use engine::ids::{TenantId, VolumeId};
-use engine::nbd::wire::REQUEST_BYTES;
+use engine::nbd::RawHeader;
 use engine::units::Nanos;
 
 use super::places::Place;
@@ -159,27 +159,22 @@ impl Input {
         }
     }
 
-    /// Consumes a whole header, if there is one. Part of a header is moved to the stash, so that it does not hold a
-    /// buffer.
-    pub fn take_header(&mut self, reactor: &mut impl Reactor) -> Option<[u8; REQUEST_BYTES]> {
-        if let Some(&header) = self.front(reactor).first_chunk() {
-            self.consume(REQUEST_BYTES, reactor);
-            return Some(header);
-        }
-        if self.len() < REQUEST_BYTES {
+    /// Consumes a whole header of `bytes` bytes, if there is one. Part of a header is moved to the stash, so that it
+    /// does not hold a buffer.
+    pub fn take_header(&mut self, bytes: usize, reactor: &mut impl Reactor) -> Option<RawHeader> {
+        if self.len() < bytes {
             self.shelve(reactor);
             return None;
         }
-        let mut header = [0; REQUEST_BYTES];
-        let mut filled = 0;
-        while filled < REQUEST_BYTES {
-            let front = self.front(reactor);
-            let part = front.len().min(REQUEST_BYTES - filled);
-            header[filled..filled + part].copy_from_slice(&front[..part]);
-            self.consume(part, reactor);
-            filled += part;
-        }
-        Some(header)
+        Some(RawHeader::filled(bytes, |mut rest| {
+            while !rest.is_empty() {
+                let front = self.front(reactor);
+                let part = front.len().min(rest.len());
+                rest[..part].copy_from_slice(&front[..part]);
+                self.consume(part, reactor);
+                rest = &mut rest[part..];
+            }
+        }))
     }
 
     /// Moves the bytes of the held buffer to the stash, so that other connections can use the buffer.

@@ -281,9 +281,9 @@ impl<R: Reactor> driver::Driver for Driver<R> {
         connection.is_some_and(|connection| connection.phase == Phase::Open && connection.input.len() > 0)
     }
 
-    fn take_header(&mut self, conn: ConnId) -> Result<Option<driver::Arrived>, Infallible> {
+    fn take_header(&mut self, conn: ConnId, bytes: usize) -> Result<Option<driver::Arrived>, Infallible> {
         let connection = self.connections[conn.0 as usize].as_mut().expect("it has input");
-        let header = connection.input.take_header(&mut self.reactor);
+        let header = connection.input.take_header(bytes, &mut self.reactor);
         connection.received += u32::from(header.is_some());
         Ok(header.map(|header| (connection.since, header)))
     }
@@ -311,8 +311,8 @@ impl<R: Reactor> driver::Driver for Driver<R> {
 
     fn look_ahead(&mut self, conn: ConnId, headers: usize) {
         if let Some(connection) = &self.connections[conn.0 as usize] {
-            let (available, _) = connection.input.front(&self.reactor).as_chunks();
-            self.server.look_ahead(conn, &available[..available.len().min(headers)]);
+            let available = connection.input.front(&self.reactor).chunks_exact(self.server.header_bytes(conn));
+            self.server.look_ahead(conn, available.take(headers));
         }
     }
 

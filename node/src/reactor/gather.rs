@@ -10,8 +10,8 @@ use crate::frames::{FrameMemory, push_merged};
 
 /// Entries of a list: 1 MiB of single frames, each with a reply header. The kernel's own bound is 1024.
 const ENTRIES_MAX: usize = 512;
-/// Header bytes of one message. A simple reply has 16, a structured read chunk 28. A longer block status is sent in
-/// several messages.
+/// Header bytes of one message. A simple reply has 16, a structured read chunk 28, an extended one 40. A longer block
+/// status is sent in several messages.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of one message: the quantum of a connection in one pass.
 const MESSAGE_BYTES_MAX: u64 = 1024 * 1024;

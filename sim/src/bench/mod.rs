@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The bench reports what a client would see: a [`Done`] for each request, with its intended time and the time at which
-//! its reply arrived. Frames have no memory behind them, and of replies only the headers are parsed, so an hour of a
+//! its reply arrived. Frames have no memory behind them, and of replies only the headers are read, so an hour of a
 //! trace takes seconds. [`crate::world`] checks the correctness of data.
 //!
 //! [`raw::Raw`] puts the same load on the same drive without a server: the standalone performance of the bare disk.
@@ -26,7 +26,8 @@ use engine::cpu::Scheduler;
 use engine::disk::Op as DiskOp;
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, TenantId, VolumeId};
-use engine::nbd::wire::{self, command};
+use engine::nbd::wire::command;
+use engine::nbd::{Form, RawHeader};
 use engine::plan::{Evidence, Planner};
 use engine::units::{BLOCK, Nanos};
 use engine::{Action, Config, Event, Receive, Server, Session};
@@ -420,7 +421,7 @@ impl Driver for Bench {
             || matches!(self.server.receive(conn), Receive::Payload(_) | Receive::Discard(_))
     }
 
-    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, Infallible> {
+    fn take_header(&mut self, conn: ConnId, _: usize) -> Result<Option<Arrived>, Infallible> {
         let client = &mut self.clients[conn.0 as usize];
         let Some(request) = client.backlog.pop_front() else { return Ok(None) };
         client.replies.begin(request);
@@ -448,7 +449,7 @@ impl Driver for Bench {
 }
 
 /// The header of a request; the cookie is the request's number.
-fn header(request: &Request) -> [u8; wire::REQUEST_BYTES] {
+fn header(request: &Request) -> RawHeader {
     let command = match request.op {
         Op::Read => command::READ,
         Op::Write => command::WRITE,
@@ -457,5 +458,5 @@ fn header(request: &Request) -> [u8; wire::REQUEST_BYTES] {
     };
     let len = if request.op == Op::Flush { 0 } else { request.bytes as u32 };
     let offset = if request.op == Op::Flush { 0 } else { request.offset };
-    crate::request::Request { op: 0, cookie: request.id, command, flags: 0, offset, len }.header()
+    crate::request::Request { op: 0, cookie: request.id, command, flags: 0, offset, len }.header(Form::Simple)
 }

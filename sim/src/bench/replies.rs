@@ -1,24 +1,20 @@
-//! Parses the server's reply stream, only as far as the headers of simple replies.
+//! The outstanding requests of a connection, and its replies: of data only the length counts.
 
 use std::collections::BTreeMap;
 
 use engine::Outgoing;
-use engine::nbd::wire::SIMPLE_REPLY_MAGIC;
+use engine::nbd::{self, Asked, Kind, Part};
 
 use crate::load::{Op, Request};
 
-/// Bytes of a simple reply's header.
-const HEADER_BYTES: usize = 16;
-
-/// The outstanding requests of a connection, and the state of the reply parser.
+/// The outstanding requests of a connection, and its stream of replies.
 #[derive(Default)]
 pub struct Replies {
     requests: BTreeMap<u64, Request>,
-    header: [u8; HEADER_BYTES],
-    /// Bytes of the header received so far.
-    have: usize,
-    /// The reply whose data is being received: its number, total bytes, remaining bytes.
-    data: Option<(u64, u64, u64)>,
+    replies: nbd::Replies,
+    /// The reply in progress has data, or an error.
+    bytes: u64,
+    failed: bool,
 }
 
 impl Replies {
@@ -41,57 +37,42 @@ impl Replies {
     ) -> u64 {
         let mut taken = 0;
         for part in outgoing {
+            taken += part.bytes();
             match part {
-                Outgoing::Bytes(bytes) => {
-                    taken += bytes.len() as u64;
-                    self.bytes(bytes, &mut complete);
-                }
+                Outgoing::Bytes(bytes) => self.read(bytes, &mut complete),
                 Outgoing::Frame { len, .. } => {
-                    taken += u64::from(len);
-                    self.skip(u64::from(len), &mut complete);
+                    self.replies.took(u64::from(len));
+                    self.read(&[], &mut complete);
                 }
             }
         }
         taken
     }
 
-    fn bytes(&mut self, mut bytes: &[u8], complete: &mut impl FnMut(u64, u64, bool)) {
-        while !bytes.is_empty() {
-            if let Some((.., left)) = self.data {
-                let len = left.min(bytes.len() as u64);
-                self.skip(len, complete);
-                bytes = &bytes[len as usize..];
-                continue;
+    fn read(&mut self, mut bytes: &[u8], complete: &mut impl FnMut(u64, u64, bool)) {
+        let requests = &self.requests;
+        let asked = |id| {
+            let Request { op, offset, bytes: len, .. } = *requests.get(&id)?;
+            let kind = match op {
+                Op::Read => Kind::Read,
+                Op::Write => Kind::Write,
+                Op::Trim => Kind::Trim,
+                Op::Flush => Kind::Flush,
+            };
+            Some(Asked { kind, offset, len })
+        };
+        loop {
+            let (read, part) = self.replies.next(bytes, asked).expect("replies of our own server");
+            bytes = &bytes[read..];
+            match part {
+                Some((_, Part::Data { len, .. })) => self.bytes = len,
+                Some((_, Part::Error(_))) => self.failed = true,
+                Some((id, Part::Done)) => {
+                    complete(id, std::mem::take(&mut self.bytes), std::mem::take(&mut self.failed));
+                }
+                Some(_) => unreachable!("replies are simple"),
+                None => return assert!(bytes.is_empty(), "data comes in frames"),
             }
-            let len = bytes.len().min(HEADER_BYTES - self.have);
-            self.header[self.have..self.have + len].copy_from_slice(&bytes[..len]);
-            self.have += len;
-            bytes = &bytes[len..];
-            if self.have == HEADER_BYTES {
-                self.have = 0;
-                self.begin_reply(complete);
-            }
-        }
-    }
-
-    fn begin_reply(&mut self, complete: &mut impl FnMut(u64, u64, bool)) {
-        let word = |at: usize| u32::from_be_bytes(self.header[at..at + 4].try_into().expect("4 bytes"));
-        assert_eq!(word(0), SIMPLE_REPLY_MAGIC, "a reply begins with its magic number");
-        let id = u64::from_be_bytes(self.header[8..].try_into().expect("8 bytes"));
-        let request = self.requests[&id];
-        match (request.op, word(4)) {
-            (Op::Read, 0) => self.data = Some((id, request.bytes, request.bytes)),
-            (_, error) => complete(id, 0, error != 0),
-        }
-    }
-
-    fn skip(&mut self, bytes: u64, complete: &mut impl FnMut(u64, u64, bool)) {
-        let (id, of, left) = self.data.take().expect("data belongs to a reply");
-        assert!(bytes <= left, "a reply is as long as what was asked for");
-        if bytes == left {
-            complete(id, of, false);
-        } else {
-            self.data = Some((id, of, left - bytes));
         }
     }
 }

@@ -15,6 +15,8 @@ pub struct Export {
     pub description: String,
     /// Whether the client may only read the volume.
     pub read_only: bool,
+    /// The volume's identity, if the driver keeps sessions: see [`Handshake::claim`](super::Handshake::claim).
+    pub identity: Option<u128>,
 }
 
 impl Export {

@@ -71,7 +71,7 @@ fn go_byte_by_byte() {
         pending.drain(..consumed);
     }
     assert_eq!((at, pending.len()), (bytes.len(), 0));
-    let session = Session { structured: true, base_allocation: true, read_only: false };
+    let session = Session { form: Form::Structured, base_allocation: true, read_only: false };
     assert_eq!(handshake.outcome(), Outcome::Transmission { export: 1, session });
     let kinds = reply_kinds(&handshake.take_outgoing());
     use reply::*;
@@ -123,6 +123,30 @@ fn what_is_unknown_too_long_or_late_is_refused_and_the_handshake_goes_on() {
     handshake.handle(&option_bytes(option::ABORT, &[]), closing);
     assert_eq!(handshake.outcome(), Outcome::Closed);
 }
+
+#[test]
+fn extended_headers_include_structured_replies_and_larger_payloads() {
+    let volumes = exports(&["a"]);
+    let exports = Exports { volumes: &volumes, shutting_down: false };
+    let mut handshake = started();
+    let query = [&1u32.to_be_bytes()[..], &named("base:allocation", &[])].concat();
+    let mut bytes = option_bytes(option::EXTENDED_HEADERS, b"x");
+    for option in [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS, option::EXTENDED_HEADERS] {
+        bytes.extend(option_bytes(option, &[]));
+    }
+    bytes.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
+    bytes.extend(option_bytes(option::SET_META_CONTEXT, &named("a", &query)));
+    bytes.extend(go("a"));
+    handshake.handle(&bytes, exports);
+    let session = Session { form: Form::Extended, base_allocation: true, read_only: false };
+    assert_eq!(handshake.outcome(), Outcome::Transmission { export: 0, session });
+    let sent = handshake.take_outgoing();
+    use reply::*;
+    let kinds = [ERR_INVALID, ACK, ACK, ERR_INVALID, ERR_EXT_HEADER_REQD, META_CONTEXT, ACK, INFO, INFO, ACK];
+    assert_eq!(reply_kinds(&sent), kinds);
+    assert!(sent.windows(4).any(|four| four == wire::EXTENDED_PAYLOAD_BYTES_MAX.to_be_bytes()));
+}
+
 #[test]
 fn starttls_forgets_what_was_negotiated_in_clear() {
     let volumes = exports(&["a"]);

@@ -1,0 +1,213 @@
+//! The connections of a session: handshakes, and replies.
+
+use super::requests::Requests;
+use super::{Action, LinkId, Phase, RETRY_NS, Upstream};
+use crate::errno::Errno;
+use crate::nbd::wire::export_flag;
+use crate::nbd::{Claim, Form, Opened, Opening, Part, Replies, Unopened, Wanted};
+use crate::stream::Stream;
+
+/// The state of a connection.
+#[derive(Default, Debug)]
+pub(super) enum State {
+    Connecting,
+    Handshake(Box<Opening>),
+    Open,
+    /// It is being closed; the kernel may still do I/O for it.
+    Closing,
+    /// No more I/O, but the server has not ended it.
+    Closed,
+    /// It does not exist, and nothing that was sent on it can take effect.
+    #[default]
+    Ended,
+}
+
+/// A connection.
+#[derive(Default, Debug)]
+pub(super) struct Link {
+    pub(super) state: State,
+    pub(super) stream: Stream,
+    pub(super) replies: Replies,
+    /// The read whose data comes next, and where in it.
+    pub(super) data: Option<(u32, u64)>,
+    /// Bytes of an answer of the handshake that is not complete.
+    pub(super) stash: Vec<u8>,
+    pub(super) outstanding: u32,
+    /// Requests were sent on it.
+    pub(super) used: bool,
+}
+
+impl Link {
+    /// Whether the kernel may do I/O for it.
+    pub(super) fn has_io(&self) -> bool {
+        matches!(self.state, State::Connecting | State::Handshake(_) | State::Open | State::Closing)
+    }
+}
+
+impl Upstream {
+    /// The open connection with the fewest outstanding requests.
+    pub(super) fn least_loaded(&self) -> usize {
+        let open = self.links.iter().enumerate().filter(|(_, link)| matches!(link.state, State::Open));
+        open.min_by_key(|(_, link)| link.outstanding).expect("a session has an open connection").0
+    }
+
+    pub(super) fn connected(&mut self, link: LinkId) {
+        let claim = Claim { client: self.settings.client.clone(), epoch: self.epoch };
+        let wanted = Wanted {
+            name: self.settings.name.clone(),
+            form: Form::Extended,
+            session: Some(claim),
+            ..Wanted::default()
+        };
+        let state = &mut self.links[link.0 as usize].state;
+        if matches!(state, State::Connecting) {
+            *state = State::Handshake(Box::new(Opening::new(wanted)));
+        }
+    }
+
+    /// Bytes of the server, see `Event::Received`.
+    pub(super) fn received(&mut self, link: LinkId, bytes: &[u8]) {
+        let at = link.0 as usize;
+        self.taken = bytes.len();
+        match &self.links[at].state {
+            State::Handshake(_) => self.negotiate(at, bytes),
+            State::Open => self.read_replies(at, bytes),
+            // What a lost connection still brings is of no interest.
+            State::Connecting | State::Closing | State::Closed | State::Ended => {}
+        }
+    }
+
+    fn negotiate(&mut self, at: usize, bytes: &[u8]) {
+        let link = &mut self.links[at];
+        let State::Handshake(opening) = &mut link.state else { return };
+        link.stash.extend_from_slice(bytes);
+        let result = opening.handle(&link.stash);
+        match result {
+            Ok(consumed) => drop(link.stash.drain(..consumed)),
+            Err(why) => {
+                self.actions.push_back(Action::Refused(why));
+                return self.lose_session();
+            }
+        }
+        let (outgoing, opened) = (opening.take_outgoing(), opening.opened());
+        if !outgoing.is_empty() {
+            if link.stream.is_drained() {
+                self.actions.push_back(Action::Send(LinkId(at as u32)));
+            }
+            link.stream.push_bytes(&outgoing);
+        }
+        let Some(opened) = opened else { return };
+        if !link.stash.is_empty() {
+            self.actions.push_back(Action::Refused(Unopened::Broken("replies to requests that were not sent")));
+            return self.lose_session();
+        }
+        link.state = State::Open;
+        link.replies = Replies::new(opened.form, None);
+        self.opened(at, opened);
+    }
+
+    fn opened(&mut self, at: usize, opened: Opened) {
+        if let Err(why) = self.check(&opened) {
+            self.lose_session();
+            self.phase = Phase::Offline;
+            self.actions.push_back(Action::Offline(why));
+            return;
+        }
+        // The forms of the connections of a session are one: the first one's.
+        if at > 0 && self.export.map(|export| export.form) != Some(opened.form) {
+            return self.lose_session();
+        }
+        if at > 0 {
+            return;
+        }
+        self.export = Some(opened);
+        self.retry_ns = RETRY_NS;
+        self.phase = Phase::Replaying;
+        self.actions.push_back(Action::Online(opened));
+        for range in self.zeroed.ranges() {
+            self.requests.add_retained(range.start, range.end);
+        }
+        if opened.has(export_flag::CAN_MULTI_CONN) {
+            (1..self.links.len()).for_each(|at| self.open_link(at));
+        }
+    }
+
+    fn read_replies(&mut self, at: usize, bytes: &[u8]) {
+        let mut read = 0;
+        loop {
+            let (link, requests) = (&mut self.links[at], &self.requests);
+            if link.data.is_some() {
+                break;
+            }
+            let Ok((used, part)) = link.replies.next(&bytes[read..], |cookie| requests.asked(at, cookie)) else {
+                return self.lose_session();
+            };
+            read += used;
+            let Some((cookie, part)) = part else { break };
+            if self.part(at, cookie, part).is_err() {
+                return self.lose_session();
+            }
+        }
+        self.taken = read;
+    }
+
+    /// A part of a reply; an error if the connection is of no use any more.
+    fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), ()> {
+        let requests: &mut Requests = &mut self.requests;
+        match part {
+            Part::Data { offset, len } => {
+                self.links[at].data = Some(requests.answer(cookie, offset, len).ok_or(())?);
+            }
+            Part::Hole { offset, len } => {
+                let (slot, start) = requests.answer(cookie, offset, len).ok_or(())?;
+                self.actions.extend(requests.segments(slot, start, len).map(Action::Zero));
+            }
+            Part::Error(number) => requests.failed(cookie, errno(number)),
+            Part::Extent { .. } => return Err(()),
+            Part::Done => return self.answered(cookie),
+        }
+        Ok(())
+    }
+
+    /// Data was stored where it belongs.
+    pub(super) fn filled(&mut self, link: LinkId, bytes: u64) {
+        let at = link.0 as usize;
+        let link = &mut self.links[at];
+        let Some((slot, from)) = link.data.filter(|_| matches!(link.state, State::Open)) else { return };
+        link.replies.took(bytes);
+        link.data = (link.replies.data_bytes() > 0).then_some((slot, from + bytes));
+        if link.data.is_none() {
+            // The end of the reply may need no further bytes.
+            self.read_replies(at, &[]);
+        }
+    }
+
+    /// See `Event::Closed`.
+    pub(super) fn closed(&mut self, link: LinkId) {
+        let at = link.0 as usize;
+        let in_use = matches!(self.links[at].state, State::Connecting | State::Handshake(_) | State::Open);
+        let used = self.links[at].used;
+        let state = if used { State::Closed } else { State::Ended };
+        self.links[at] = Link { state, ..Link::default() };
+        if in_use {
+            return self.lose_session();
+        }
+        self.try_next_session();
+    }
+
+    /// See `Event::Ended`.
+    pub(super) fn ended(&mut self, link: LinkId) {
+        let state = &mut self.links[link.0 as usize].state;
+        // With a server of ours, the place may be in use again.
+        if matches!(state, State::Closed) {
+            *state = State::Ended;
+            self.try_next_session();
+        }
+    }
+}
+
+/// An error number of the server.
+fn errno(number: u32) -> Errno {
+    let known = [Errno::Perm, Errno::Invalid, Errno::NoSpace, Errno::NotSupported, Errno::Shutdown];
+    known.into_iter().find(|&known| known as u32 == number).unwrap_or(Errno::Io)
+}

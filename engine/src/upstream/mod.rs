@@ -1,0 +1,401 @@
+//! The client of an export on another server, which serves device requests like a disk. No sockets: bytes in, bytes
+//! out.
+//!
+//! ```text
+//!   owner ── submit(io) ─► queue ─► window, no overlap ─► connection 1 ─► bytes ─► server
+//!         ◄─ Done ─────────────────────────────────────── connection n ◄─ bytes ◄─┘
+//!
+//!   Waiting ─► Opening ─► Replaying ─► Open          one session: an epoch, its connections
+//!      ▲                                │ a connection is lost, or silent past the deadline
+//!      └──────────── Closing ◄──────────┘ Failed: the owner counts it as a failed device flush
+//! ```
+//!
+//! **A lost session is a failed device flush.** Writes that no completed flush or durable write covers may be lost with
+//! the server, so the owner makes them dirty again ([`Action::Failed`], `disk/durability.rs`) and submits them anew,
+//! with the newest content of each block. Ranges of zeros have no content that the owner could keep: they are retained
+//! here (`zeroed.rs`). The next session begins with them; unanswered requests follow in their order, then new ones. A
+//! flush that was not answered is [`Action::Void`]: what it covers may have to be written again first.
+//!
+//! **Order.** Requests are sent in the order in which they are submitted. A request waits while one that overlaps it is
+//! outstanding, and a flush while an earlier write is.
+//!
+//! **Whose server.** A server of ours admits one session of an export and has ended the writes of earlier ones before
+//! it opens the next ([`Claim`](crate::nbd::Claim)). A stranger's server cannot promise that: the next session begins
+//! only when the server has ended each connection of the last one ([`Event::Ended`]). Until then requests wait, and
+//! fail at their deadline.
+//!
+//! Downside: a request behind one that must wait also waits, even if it overlaps nothing.
+
+mod link;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod zeroed;
+
+use std::collections::VecDeque;
+
+use crate::disk::{Io, Segment};
+use crate::errno::Errno;
+use crate::ids::IoId;
+use crate::nbd::wire::export_flag;
+use crate::nbd::{Opened, Unopened};
+use crate::stream::Outgoing;
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+use link::{Link, State};
+use requests::Requests;
+use zeroed::Zeroed;
+
+/// Time before the first attempt to open a session again, and the longest one. Each attempt doubles it.
+const RETRY_NS: Nanos = 50 * MILLISECOND;
+const RETRY_NS_MAX: Nanos = SECOND;
+/// Time for the handshake of a session, as our servers limit it.
+const OPENING_NS_MAX: Nanos = 10 * SECOND;
+/// Flags that must not change from one session to the next: what requests rely on.
+const FLAGS_KEPT: u16 = export_flag::READ_ONLY
+    | export_flag::SEND_FLUSH
+    | export_flag::SEND_FUA
+    | export_flag::SEND_WRITE_ZEROES
+    | export_flag::CAN_MULTI_CONN;
+
+/// A connection to the server, by its place in the session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LinkId(pub u32);
+
+/// The settings of an upstream.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The export.
+    pub name: String,
+    /// The name by which a server of ours knows this client.
+    pub client: String,
+    /// The epoch of the last session. The owner makes sure that no other session of this client had a later one.
+    pub epoch: u64,
+    /// Connections, if the server permits several.
+    pub connections: u32,
+    /// Requests outstanding at most.
+    pub window: u32,
+    /// How long a request waits for a server that is away.
+    pub deadline_ns: Nanos,
+    /// Bytes of writes that no flush covers, above which the owner is asked to flush: a quarter of the partition.
+    pub unflushed_bytes_max: u64,
+    /// Whether a server without FLUSH is accepted.
+    pub unsafe_without_flush: bool,
+}
+
+/// An input.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A device request; its frames stay as they are until it is done.
+    Submit(IoId, &'a Io),
+    /// The connection that [`Action::Open`] asked for is established.
+    Connected(LinkId),
+    /// Bytes of the server arrived, other than the data that [`Upstream::data`] expects. All of them are taken up to
+    /// the next data: [`Upstream::taken`] says how many.
+    Received(LinkId, &'a [u8]),
+    /// `bytes` of data were stored in the segments of [`Upstream::data`], in order.
+    Filled(LinkId, u64),
+    /// The first `bytes` of the outgoing bytes were sent.
+    Sent(LinkId, u64),
+    /// The kernel does no more I/O for this connection, which was lost, could not be established, or was closed.
+    Closed(LinkId),
+    /// The server has ended the connection: what it received there has taken effect or never will. After `Closed`;
+    /// with a server of ours, perhaps after the next session has begun.
+    Ended(LinkId),
+    /// The time of [`Upstream::poll_timeout`] has come. It is harmless if the event is early or late.
+    Timer,
+}
+
+/// A request to the driver, or to the owner of the volumes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Connect to the server, then report `Connected`, or `Closed` and `Ended`.
+    Open(LinkId),
+    /// [`Upstream::outgoing`] is no longer empty.
+    Send(LinkId),
+    /// Send nothing more, wait for the server to end the connection, and report `Closed`, then `Ended`.
+    Close(LinkId),
+    /// Zero these bytes of a frame, before the next event.
+    Zero(Segment),
+    /// A request is complete.
+    Done(IoId, Result<(), Errno>),
+    /// A flush is neither complete nor failed: it is begun anew after what the last `Failed` concerns.
+    Void(IoId),
+    /// A device flush of this target counts as failed.
+    Failed,
+    /// Too much is unflushed: flush.
+    WantFlush,
+    /// A session begins; the export has this form. The epoch is in use.
+    Online(Opened),
+    /// The server was reached and did not open the export. It is tried again.
+    Refused(Unopened),
+    /// The export cannot be used any more: each request fails.
+    Offline(Mismatch),
+}
+
+/// Why an export cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Mismatch {
+    /// The size has changed.
+    #[error("the export has {now} bytes; it had {before}")]
+    Size {
+        /// Before.
+        before: u64,
+        /// Now.
+        now: u64,
+    },
+    /// The capabilities have changed.
+    #[error("the export has the flags {now:#x}; it had {before:#x}")]
+    Flags {
+        /// Before.
+        before: u16,
+        /// Now.
+        now: u16,
+    },
+    /// Another volume has the name.
+    #[error("another volume has the name of the export")]
+    Volume,
+    /// Its blocks are larger than ours.
+    #[error("the export has blocks of {0} bytes; 4096 are possible")]
+    Blocks(u32),
+    /// Without flush, nothing can be promised.
+    #[error("the server cannot flush")]
+    NoFlush,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// No session is opened before this time.
+    Waiting(Nanos),
+    /// The first connection is being opened, until this time at most.
+    Opening(Nanos),
+    /// Retained zeros are written again.
+    Replaying,
+    /// Requests are sent.
+    Open,
+    /// The connections of a lost session are being closed.
+    Closing,
+    /// The export cannot be used.
+    Offline,
+}
+
+/// The client of one export.
+#[derive(Debug)]
+pub struct Upstream {
+    settings: Settings,
+    now: Nanos,
+    phase: Phase,
+    epoch: u64,
+    links: Vec<Link>,
+    requests: Requests,
+    zeroed: Zeroed,
+    /// The export, as it was when it was opened first.
+    export: Option<Opened>,
+    retry_ns: Nanos,
+    /// Bytes of acknowledged writes that are not durable: those that the flush in progress covers, and later ones.
+    covered_bytes: u64,
+    unflushed_bytes: u64,
+    flush_wanted: bool,
+    /// Bytes of the last `Received` that were taken.
+    taken: usize,
+    reconnects: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Upstream {
+    /// An upstream without a session; [`Upstream::poll_timeout`] asks for the first one at once.
+    pub fn new(settings: Settings) -> Upstream {
+        assert!(settings.connections > 0 && settings.window > 0);
+        Upstream {
+            now: 0,
+            phase: Phase::Waiting(0),
+            epoch: settings.epoch,
+            links: (0..settings.connections).map(|_| Link::default()).collect(),
+            requests: Requests::default(),
+            zeroed: Zeroed::default(),
+            export: None,
+            retry_ns: RETRY_NS,
+            covered_bytes: 0,
+            unflushed_bytes: 0,
+            flush_wanted: false,
+            taken: 0,
+            reconnects: 0,
+            actions: VecDeque::new(),
+            settings,
+        }
+    }
+
+    /// Handles an event. Time never goes backwards.
+    pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Submit(io, request) => self.requests.add(self.now, io, request),
+            Event::Connected(link) => self.connected(link),
+            Event::Received(link, bytes) => self.received(link, bytes),
+            Event::Filled(link, bytes) => self.filled(link, bytes),
+            Event::Sent(link, bytes) => self.links[link.0 as usize].stream.sent(bytes, |_| {}),
+            Event::Closed(link) => self.closed(link),
+            Event::Ended(link) => self.ended(link),
+            Event::Timer => {}
+        }
+        self.settle();
+    }
+
+    /// The next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The time at which to send [`Event::Timer`].
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        let deadline = self.requests.oldest().map(|since| since + self.settings.deadline_ns);
+        let retry = match self.phase {
+            Phase::Waiting(until) | Phase::Opening(until) => Some(until),
+            Phase::Replaying | Phase::Open | Phase::Closing | Phase::Offline => None,
+        };
+        // Requests of connections that are being closed fail when the connections are.
+        [deadline.filter(|&at| at > self.now || self.may_fail()), retry].into_iter().flatten().min()
+    }
+
+    /// The outgoing bytes of a connection, in order.
+    pub fn outgoing(&self, link: LinkId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.links[link.0 as usize].stream.outgoing()
+    }
+
+    /// Where the next bytes of a connection belong, in order; nothing if [`Event::Received`] takes them.
+    pub fn data(&self, link: LinkId) -> impl Iterator<Item = Segment> + '_ {
+        let (slot, at) = self.links[link.0 as usize].data.unwrap_or((u32::MAX, 0));
+        let left = self.links[link.0 as usize].replies.data_bytes();
+        self.requests.segments(slot, at, left)
+    }
+
+    /// How many bytes of the last [`Event::Received`] were taken.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// The epoch of the present session, or of the last one.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Bytes of acknowledged writes that are not durable.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.covered_bytes + self.unflushed_bytes
+    }
+
+    /// Sessions that were lost.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
+    /// Restores the invariants: what can be sent is sent, what has waited too long has failed.
+    fn settle(&mut self) {
+        match self.phase {
+            Phase::Waiting(until) if until <= self.now => self.open_session(),
+            Phase::Opening(until) if until <= self.now => self.lose_session(),
+            _ => {}
+        }
+        self.expire();
+        self.send_requests();
+    }
+
+    /// Whether requests that have waited too long can fail now: no connection refers to their frames any more.
+    fn may_fail(&self) -> bool {
+        match self.phase {
+            Phase::Open | Phase::Replaying => false,
+            // Nothing was sent.
+            Phase::Waiting(_) | Phase::Opening(_) => true,
+            Phase::Closing | Phase::Offline => !self.links.iter().any(Link::has_io),
+        }
+    }
+
+    fn expire(&mut self) {
+        let Some(since) = self.requests.oldest() else { return };
+        if self.phase != Phase::Offline && since + self.settings.deadline_ns > self.now {
+            return;
+        }
+        if matches!(self.phase, Phase::Open | Phase::Replaying) {
+            // It holds more than one request up, and its frames must come back.
+            self.lose_session();
+        }
+        if self.may_fail() {
+            if self.phase == Phase::Offline {
+                let flushes = self.requests.unsend().into_iter();
+                self.actions.extend(flushes.map(|io| Action::Done(io, Err(Errno::Io))));
+            }
+            let past = self.now.saturating_sub(self.settings.deadline_ns);
+            let until = if self.phase == Phase::Offline { Nanos::MAX } else { past };
+            while let Some(io) = self.requests.take_expired(until) {
+                self.actions.push_back(Action::Done(io, Err(Errno::Io)));
+            }
+        }
+    }
+
+    fn open_session(&mut self) {
+        self.epoch += 1;
+        self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
+        self.open_link(0);
+    }
+
+    fn open_link(&mut self, at: usize) {
+        self.links[at] = Link { state: State::Connecting, ..Link::default() };
+        self.actions.push_back(Action::Open(LinkId(at as u32)));
+    }
+
+    /// A connection is lost, or one that must be given up: all of them are closed, and requests wait for the next
+    /// session.
+    fn lose_session(&mut self) {
+        let had_session = matches!(self.phase, Phase::Open | Phase::Replaying);
+        self.phase = Phase::Closing;
+        for at in 0..self.links.len() {
+            let link = &mut self.links[at];
+            if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {
+                link.state = State::Closing;
+                self.actions.push_back(Action::Close(LinkId(at as u32)));
+            }
+        }
+        if had_session {
+            self.reconnects += 1;
+            (self.covered_bytes, self.unflushed_bytes, self.flush_wanted) = (0, 0, false);
+            self.actions.push_back(Action::Failed);
+            self.zeroed.flush_lost();
+        }
+        self.try_next_session();
+    }
+
+    /// The next session is opened when nothing of the last one can take effect any more.
+    fn try_next_session(&mut self) {
+        if self.phase != Phase::Closing || self.links.iter().any(Link::has_io) {
+            return;
+        }
+        // Its frames are free: nothing more is sent or received.
+        for io in self.requests.unsend() {
+            self.actions.push_back(Action::Void(io));
+        }
+        let is_ours = self.export.is_some_and(|export| export.volume.is_some());
+        let ended = self.links.iter().all(|link| matches!(link.state, State::Ended));
+        if is_ours || ended {
+            self.phase = Phase::Waiting(self.now + self.retry_ns);
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+        }
+    }
+
+    /// The export of a session is what it was, or the upstream is of no use.
+    fn check(&mut self, opened: &Opened) -> Result<(), Mismatch> {
+        let first = *self.export.get_or_insert(*opened);
+        let (before, now) = (first.flags & FLAGS_KEPT, opened.flags & FLAGS_KEPT);
+        if !opened.has(export_flag::SEND_FLUSH) && !self.settings.unsafe_without_flush {
+            Err(Mismatch::NoFlush)
+        } else if u64::from(opened.block_bytes_min) > BLOCK {
+            Err(Mismatch::Blocks(opened.block_bytes_min))
+        } else if opened.size != first.size {
+            Err(Mismatch::Size { before: first.size, now: opened.size })
+        } else if before != now {
+            Err(Mismatch::Flags { before, now })
+        } else if opened.volume != first.volume {
+            Err(Mismatch::Volume)
+        } else {
+            Ok(())
+        }
+    }
+}
