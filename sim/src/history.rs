@@ -481,6 +481,32 @@ mod tests {
         assert!(read(&mut h, ZERO, 11, 12) && !read(&mut h, 3, 13, 14), "what was read stays");
     }
 
+    /// A write, an accepted loss, and zeros that fail between `zeros`; then zeros are read, and a flush succeeds.
+    fn flushed_after_a_loss(loss: (Step, Step), zeros: Option<(Step, Step)>) -> Verdict {
+        let (mut h, mut medium) = (History::default(), Medium::default());
+        write(&mut h, 1, 1, 2);
+        write(&mut h, 2, 3, 4);
+        put(&mut medium, 1, Fate::Durable);
+        put(&mut medium, ZERO, Fate::Doomed(1));
+        h.begin_loss(3, loss.0);
+        if let Some((start, failed)) = zeros {
+            h.begin_zero(4, 0..1, start);
+            h.settle(4, 0..1, failed);
+        }
+        h.end_loss(3, loss.1);
+        assert!(read(&mut h, ZERO, 20, 21) && !read(&mut h, 2, 22, 23), "what was read stays");
+        h.flushed(&medium, 24, 24)
+    }
+
+    #[test]
+    fn what_is_read_after_an_accepted_loss_is_flushed_unless_failed_zeros_explain_it() {
+        assert!(flushed_after_a_loss((5, 6), None).is_err(), "the loss left zeros, and the medium has a write");
+        assert!(flushed_after_a_loss((7, 8), Some((5, 6))).is_err(), "the loss forgives what remained before it");
+        // The loss left write 1, and what is read is the rest of the failed zeros, which no flush saves.
+        assert!(flushed_after_a_loss((5, 6), Some((7, 8))).is_ok());
+        assert!(flushed_after_a_loss((6, 7), Some((5, 8))).is_ok());
+    }
+
     #[test]
     fn an_accepted_loss_brings_back_what_is_not_flushed() {
         let (mut h, medium) = (History::default(), Medium::default());

@@ -136,9 +136,7 @@ impl Cell {
         let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
         let Some(&first) = fitting.next() else { return false };
         let unique = fitting.next().is_none();
-        // After an accepted loss the observed value is the content of the cell, also on the medium once a flush has
-        // succeeded.
-        let accepted = self.live.iter().any(|v| v.made == Made::Anything && v.settled < start && v.dead > step);
+        let accepted = self.is_left_by_a_loss(value, start, step);
         let mut found = Vec::new();
         for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {
             if v.revives() {
@@ -146,7 +144,7 @@ impl Cell {
                 // another.
                 found.push(Version { made: Made::Value(value), ..*v });
                 v.dead = step;
-                if v.made == Made::Anything {
+                if v.made == Made::Anything && accepted {
                     v.superseded = v.superseded.min(step);
                 }
             } else if !v.is(value) {
@@ -161,6 +159,18 @@ impl Cell {
             self.kill_older(first.op, first.start, step, first.acked != NEVER);
         }
         true
+    }
+
+    /// Whether `value`, read from `start` to `step`, is certainly what an accepted loss left: then it is the content of
+    /// the cell, also on the medium once a flush has succeeded. Zeros may also be what remains of a zeroing that failed
+    /// and was not over before the loss: that can be read, but no flush saves it, and the medium may have what the loss
+    /// left.
+    fn is_left_by_a_loss(&self, value: Value, start: Step, step: Step) -> bool {
+        let remains = |loss: &Version, v: &Version| {
+            value == ZERO && v.is(ZERO) && v.acked == NEVER && v.settled > loss.start && v.dead >= start
+        };
+        let ended = |v: &&Version| v.made == Made::Anything && v.settled < start && v.dead > step;
+        self.live.iter().filter(ended).any(|loss| !self.live.iter().any(|v| remains(loss, v)))
     }
 
     /// Whether a flush that started at `start` may leave `value` on the medium, as far as is known.
