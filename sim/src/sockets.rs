@@ -32,7 +32,8 @@ impl World {
             Session { form: Form::Structured, ..Session::default() },
             Session { form: Form::Structured, base_allocation: true, ..Session::default() },
         ]);
-        // In some worlds, so that the other ones stay what they are.
+        // In one world of eight: with them in all, every world ends well, but none of the first 1,500 finds the planted
+        // bug `AdmittedShrunk`, which few worlds find in any case (seed 105 with this limit).
         let has_extended = self.setup.seed % 8 == 7 && self.openings_made.is_multiple_of(2);
         let extended = session.form.is_structured() && has_extended;
         let session = if extended { Session { form: Form::Extended, ..session } } else { session };
