@@ -32,7 +32,7 @@ from servers import move  # noqa: E402
 PRESET = "barracuda-7200.9"
 SIZE = 16 * GIB
 CLIENTS = 5
-GUARANTEE = "1MiB/s"
+GUARANTEE = "5MiB/s"
 DEPTH = 16
 PHASE_SECONDS = 20
 # Reads of 32 KiB in a row before the client turns to another place. One of six phases has random reads.
@@ -67,7 +67,7 @@ def windows(server):
 def measure(directory, policy, seconds):
     """The windows under a policy."""
     name = policy.replace(":", "-")
-    with Server(directory / name, cache="20MiB", name=name) as server:
+    with Server(directory, cache="20MiB", name=name) as server:
         move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{PRESET}", "--policy", policy, "--max-round", "2400ms")
         names = [f"v{at}" for at in range(CLIENTS)]
