@@ -1,6 +1,7 @@
 # What can be done here. `make` lists it. Everything sets up what it needs first (see scripts/setup).
 
 SEEDS ?= 1000
+WORLDS ?= server
 FUZZ_SECONDS ?= 60
 DATA ?= ./aerogel-data
 PREFIX ?= /usr/local
@@ -39,6 +40,7 @@ test-here: lint test-rust test-planted test-swarm test-lab ## those of them that
 test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=machines
 	@$(MAKE) --no-print-directory test-traces
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-clients-long
@@ -62,8 +64,8 @@ test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
-swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
-	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
+swarm: ## SEEDS=n simulated worlds (WORLDS=machines: with gateways); a failing one is printed as a command
+	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)
 	cargo test --workspace $(CHECKED) --test slices -- --ignored --nocapture
@@ -102,9 +104,10 @@ deb: build ## a Debian package in target/debian
 	@scripts/setup deb
 	scripts/deb $(TARGET)/release/aerogel $(TARGET)/debian
 
-readme: ## run the commands that the README shows
+readme: ## run the commands that the README and the chapter on gateways show
 	@scripts/setup test
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
+	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/gateway.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
 	@scripts/setup bench

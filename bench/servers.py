@@ -66,6 +66,17 @@ class Ours:
         self.server.kill()
 
 
+class Gateway(Ours):
+    """Aerogel with one volume that is the export of another server."""
+
+    def __init__(self, directory, export, cache, core, name):
+        self.server = Server(directory, cache=cache, name=name)
+        self.server.start(preexec_fn=pinned(core))
+        self.size = export.size
+        self.server.cli("volume", "create", "bench", "--from", export.uri)
+        self.uri = self.server.uri("bench")
+
+
 class Peer:
     """A server that is started with one command."""
 
@@ -118,10 +129,32 @@ def qemu_nbd(directory, size):
     return peer
 
 
+def nbdkit_gateway(directory, export, core):
+    """nbdkit, forwarding an export."""
+    command = ["nbdkit", "--foreground", "--unix", None, "nbd", f"uri={export.uri}"]
+    return Peer(directory, export.size, "nbdkit-nbd", command, core)
+
+
+def qemu_gateway(directory, export, core):
+    """qemu-nbd, forwarding an export."""
+    command = ["qemu-nbd", "--persistent", "--shared=64", "--format=raw", "--socket", None, export.uri]
+    return Peer(directory, export.size, "qemu-nbd-gateway", command, core)
+
+
 def move(pid, core):
     """Pins all threads of a process."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         os.sched_setaffinity(int(thread), {core})
 
 
-__all__ = ["MIB", "Ours", "Peer", "cpu_seconds", "nbdkit_memory", "qemu_nbd"]
+__all__ = [
+    "MIB",
+    "Gateway",
+    "Ours",
+    "Peer",
+    "cpu_seconds",
+    "nbdkit_gateway",
+    "nbdkit_memory",
+    "qemu_gateway",
+    "qemu_nbd",
+]

@@ -7,7 +7,7 @@ import nbd
 from load import fio
 from machine import CLIENT_CORE, SERVER_CORE, cpu_seconds, drop_page_cache, warn
 from report import Line
-from servers import MIB, Ours, nbdkit_memory, qemu_nbd
+from servers import MIB, Gateway, Ours, nbdkit_gateway, nbdkit_memory, qemu_gateway, qemu_nbd
 from harness.server import memory_of
 from harness.wait import once_per, until
 
@@ -259,6 +259,58 @@ def noise(bench):
         return done + bench.in_turns(lines, bench.reading(peer, 32), bench.reading(peer, 32))
 
 
+@contextlib.contextmanager
+def gateways(bench, core):
+    """An export of nbdkit in memory on one core; three gateways to it on another one, or on the same."""
+    with bench.taking_part(lambda: nbdkit_memory(bench.directory, GIB)) as (export,):
+        bench.ours_count += 1
+        name = f"ours{bench.ours_count}"
+        with bench.taking_part(
+            lambda: Gateway(bench.directory, export, "64MiB", core, name),
+            lambda: qemu_gateway(bench.directory, export, core),
+            lambda: nbdkit_gateway(bench.directory, export, core),
+        ) as servers:
+            yield servers
+
+
+BETTER = "better of qemu-nbd, nbdkit"
+
+
+def gateway(bench):
+    """Reads and writes through a gateway that caches nothing of them, beside qemu-nbd and nbdkit."""
+    rate = lambda run: run.per_second
+    speed = lambda run: run.mib_per_second
+    cpu = lambda run: run.server_cpu_us
+    most = lambda pick: lambda a, q, n: (pick(a), max(pick(q), pick(n)))
+    least = lambda pick: lambda a, q, n: (pick(a), min(pick(q), pick(n)))
+    with gateways(bench, CLIENT_CORE) as servers:
+        reads = "gateway: random read misses, depth 32"
+        done = bench.in_turns(
+            [
+                (Line(reads, "requests a second", "1/s", BETTER, ">=", 1.2), most(rate)),
+                (Line(reads, "gateway CPU a request", "us", BETTER, "<=", 0.7), least(cpu)),
+            ],
+            *(bench.reading(server, 32) for server in servers),
+        )
+        for rw in ("read", "write"):
+            work = f"gateway: 1 MiB sequential {rw}s, depth 8" + (" and a flush" if rw == "write" else "")
+            limits = {"amount": GIB} if rw == "write" else {"seconds": bench.seconds}
+            turn = lambda server, rw=rw, limits=limits: lambda: fio(
+                server.uri, rw, depth=8, bs="1m", size=GIB, pid=server.pid, **limits
+            )
+            line = Line(work, "throughput", "MiB/s", BETTER, ">=", 0.9)
+            done += bench.in_turns([(line, most(speed))], *map(turn, servers))
+    return done
+
+
+def gateway_latency(bench):
+    """Random reads through a gateway, depth 1, all on one core."""
+    with gateways(bench, SERVER_CORE) as servers:
+        line = Line("gateway: random read misses, depth 1, one core", "mean latency", "us", BETTER, "<=", 1.1)
+        pick = lambda a, q, n: (a.latency_us, min(q.latency_us, n.latency_us))
+        return bench.in_turns([(line, pick)], *(bench.reading(server, 1, SERVER_CORE) for server in servers))
+
+
 ALL = {
     "noise": noise,
     "hits": hits,
@@ -269,4 +321,6 @@ ALL = {
     "sequential": sequential,
     "memory": memory_and_idle,
     "policies": policies,
+    "gateway": gateway,
+    "gateway-latency": gateway_latency,
 }

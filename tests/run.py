@@ -26,6 +26,7 @@ class Lines(unittest.TestResult):
         super().__init__()
         self.passed = 0
         self.buffer = False
+        self.told = []
 
     def startTest(self, test):
         super().startTest(test)
@@ -45,6 +46,7 @@ class Lines(unittest.TestResult):
         if hasattr(case, "last_lines"):
             said += f"\n{case.last_lines()}"
         self.say("FAILED", test, f"\n{said}")
+        self.told.append(f"{test.id().removeprefix('test_')}\n{said}")
 
     def addSuccess(self, test):
         if not self.bad_parts:
@@ -83,10 +85,10 @@ def each(suite):
 
 
 def run(tests):
-    """(passed, failed, skipped)"""
+    """(passed, failed, skipped), and what was said of those that failed."""
     result = Lines()
     unittest.TestSuite(tests).run(result)
-    return result.passed, len(result.failures) + len(result.errors), len(result.skipped)
+    return [result.passed, len(result.failures) + len(result.errors), len(result.skipped)], result.told
 
 
 class Beside:
@@ -107,11 +109,11 @@ class Beside:
         os.close(theirs)
 
     def join(self):
-        """Its counts; a process that was killed counts as a failure."""
+        """What `run` found there; a process that was killed counts as a failure."""
         with os.fdopen(self.counts, "rb") as counts:
             said = counts.read()
         _, status = os.waitpid(self.pid, 0)
-        return json.loads(said) if status == 0 else (0, 1, 0)
+        return json.loads(said) if status == 0 else ([0, 1, 0], ["the tests beside the others were killed"])
 
 
 def main():
@@ -142,8 +144,12 @@ def main():
     for test in tests:
         (waiting if getattr(sys.modules[type(test).__module__], "WAITS", False) else others).append(test)
     beside = Beside(waiting)
-    passed, failed, skipped = map(sum, zip(run(others), beside.join()))
+    (counts, told), (more_counts, more_told) = run(others), beside.join()
+    passed, failed, skipped = map(sum, zip(counts, more_counts))
     took = time.monotonic() - started
+    # Once more, where the end of a long log is all that is kept of it.
+    for said in told + more_told:
+        print(f"failed above: {said}")
     print(f"real clients: {passed} passed, {failed} failed, {skipped} skipped in {took:.0f} s")
     return 1 if failed or not passed else 0
 

@@ -223,6 +223,33 @@ class Certificates(TlsCase):
         self.assertRaises(nbd.Error, self.connect, server, self.good)
 
 
+class Sessions(TlsCase):
+    """Sessions that clients claim of a volume: see test_sessions.py."""
+
+    def test_a_later_session_closes_the_earlier_one_whether_or_not_it_reads(self):
+        server = self.tls()
+
+        def claim(session):
+            connection = Wire(server.tcp())
+            self.addCleanup(lambda: connection.socket.close())
+            connection.start_tls(self.context(self.good))
+            connection.negotiate_structured()
+            self.assertEqual(len(connection.meta(wire.SET_META, "v", f"aerogel:session={session}")), 1)
+            return connection, connection.go("v")
+
+        stalled, _ = claim("gw-1/1")
+        for _ in range(4):
+            stalled.request(wire.READ, 0, 16 * MIB)
+        idle, _ = claim("gw-1/1")
+        self.assertEqual(claim("gw-2/1")[1], wire.ERR_POLICY)
+        new, answer = claim("gw-1/2")
+        self.assertIn(wire.INFO_EXPORT, answer)
+        self.assertTrue(idle.closed())
+        self.assertEqual(new.ask(wire.WRITE, 0, 4096, payload=b"n" * 4096), 0)
+        new.socket.close()
+        until("the session to end", lambda: server.json("volume", "show", "v")["session"] is None)
+
+
 class Clients(TlsCase):
     """The clients that Debian packages."""
 

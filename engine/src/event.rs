@@ -27,6 +27,7 @@ use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::plan::{Evidence, Targets};
 use crate::units::Nanos;
+use crate::upstream;
 
 /// An input of the engine.
 #[derive(Debug)]
@@ -101,6 +102,13 @@ pub enum Event<'a> {
     /// The planner's answer to [`Action::Evidence`]. Refused, and evidence is sent again, if the tenants, the memory or
     /// the policy have changed meanwhile.
     Targets(Box<Targets>),
+    /// Something happened on a connection to the upstream of a volume. If it has none, nothing does.
+    Upstream {
+        /// The volume.
+        volume: VolumeId,
+        /// What.
+        event: upstream::Event<'a>,
+    },
     /// The time of `poll_timeout` has come. It is harmless if the event is early or late.
     Timer,
 }
@@ -130,6 +138,13 @@ pub enum Action {
     },
     /// Give the request [`Server::io`](crate::Server::io) to the device.
     Submit(IoId),
+    /// What the upstream of a volume asks.
+    Upstream {
+        /// The volume.
+        volume: VolumeId,
+        /// What.
+        request: upstream::Request,
+    },
     /// [`Server::receive`](crate::Server::receive) no longer returns [`Receive::Pause`].
     Receive(ConnId),
     /// [`Server::outgoing`](crate::Server::outgoing) is no longer empty.

@@ -43,6 +43,8 @@ bugs! {
     FrameFreedWhileSent,
     /// FUA is acknowledged after an ordinary write.
     FuaNotDurable,
+    /// A durable write is answered when a device write of its block succeeds that began before it.
+    EarlierWriteCovers,
     /// Data that a fill read from the device replaces sectors that were written meanwhile.
     FillOverwritesDirty,
     /// After a failed device flush the next one succeeds, without rewriting anything.
@@ -147,6 +149,30 @@ bugs! {
     ContextOfAnotherExport,
     /// Options negotiated before STARTTLS stay valid after it.
     AgreedInClearKept,
+    /// Acknowledged writes are not repeated when the session in which they were made is lost.
+    LostSessionForgotten,
+    /// A flush whose session was lost counts as done, before what it covers is written again.
+    VoidFlushAnswered,
+    /// Zeroed ranges are forgotten when a session is lost.
+    ZeroedForgotten,
+    /// Zeroed ranges are zeroed again in the next session although they were written since.
+    ZeroedAgainOverWrites,
+    /// A flush also counts for what was written while it was in progress.
+    FlushCoversLaterWrites,
+    /// Requests are sent while retained zeros that they overlap are outstanding.
+    OverlapInFlight,
+    /// The volume under the name of an export is not compared.
+    IdentityNotChecked,
+    /// Blocks that a server can still lose are evicted.
+    UnsettledEvicted,
+    /// The first session does not flush what an earlier process of the client has written.
+    InheritedNotFlushed,
+    /// A stranger's server gets requests again before it has ended the connections on which they were sent.
+    RepeatedBeforeEnded,
+    /// A server admits a session with an epoch below the recorded one.
+    EarlierEpochAdmitted,
+    /// A server does not close the connections of earlier sessions.
+    EarlierSessionKept,
 }
 
 thread_local! {

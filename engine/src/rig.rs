@@ -229,6 +229,7 @@ impl Driver for Rig {
             Action::Work(_) => unreachable!("the driving loop takes it"),
             Action::Retired => self.retired += 1,
             Action::Close(conn, why) => self.closed.push((conn, why)),
+            Action::Upstream { .. } => unreachable!("no volume is on another server"),
         }
         Ok(())
     }

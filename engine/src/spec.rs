@@ -53,6 +53,8 @@ pub struct VolumeSpec {
     /// Whether the device may hold unflushed writes of a process that was killed. The volume is flushed as soon as it
     /// is open. If a device flush fails before that flush has succeeded, the volume has a loss.
     pub unflushed: bool,
+    /// The export on another server that has its data, instead of the disk. Its tenant is [`TenantSpec::is_remote`].
+    pub upstream: Option<UpstreamSpec>,
 }
 
 impl VolumeSpec {
@@ -74,8 +76,32 @@ impl VolumeSpec {
             can_punch: true,
             read_only: false,
             unflushed: false,
+            upstream: None,
         }
     }
+}
+
+/// An export on another server, and how it is used.
+#[derive(Clone, Debug)]
+pub struct UpstreamSpec {
+    /// The export.
+    pub name: String,
+    /// The name by which a server of ours knows this client.
+    pub client: String,
+    /// The epoch of the last session. The owner makes sure that no other session of this client had a later one.
+    pub epoch: u64,
+    /// Connections, if the server permits several.
+    pub connections: u32,
+    /// Requests outstanding at most.
+    pub window: u32,
+    /// How long a request waits for a server that is away.
+    pub deadline_ns: Nanos,
+    /// Whether a server without FLUSH is accepted.
+    pub unsafe_without_flush: bool,
+    /// TLS has started on a connection before it is reported as established.
+    pub tls: bool,
+    /// Whether other clients may claim the export at the same time.
+    pub is_shared: bool,
 }
 
 /// The cache size of a tenant. Bytes of memory, bookkeeping included.
@@ -105,6 +131,9 @@ pub struct TenantSpec {
     pub eviction: EvictionPolicy,
     /// What its clients get at most.
     pub ceilings: Ceilings,
+    /// Its volumes are on other servers: it has cache and a part of the thread's time, but no disk time, no share and
+    /// no R.
+    pub is_remote: bool,
 }
 
 /// Bytes of a request that count as one I/O; a larger one counts as one for each begun part of this size. It is the
@@ -164,9 +193,9 @@ impl Ceilings {
 }
 
 impl TenantSpec {
-    /// What the scheduler has to know of it.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms { share: self.share, min_bytes_per_s: self.min_bytes_per_s }
+    /// What the scheduler has to know of it; `None` if it has no disk time.
+    pub(crate) fn terms(&self) -> Option<Terms> {
+        (!self.is_remote).then_some(Terms { share: self.share, min_bytes_per_s: self.min_bytes_per_s })
     }
 }
 
@@ -201,6 +230,9 @@ pub enum Refusal {
     /// The tenant still has volumes.
     #[error("the tenant still has volumes")]
     InUse,
+    /// Its volumes are all on the disk, or all on other servers.
+    #[error("a tenant's volumes are either all on the disk or all on other servers")]
+    Mixed,
     /// The shares of a disk sum to at most 1.
     #[error(
         "a share of {} % of the disk's time does not fit: {} % is left",

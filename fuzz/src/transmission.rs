@@ -531,6 +531,7 @@ impl Driver for World {
             }
             Action::Submit(io) => self.in_device.push((io, self.device.submit(self.server.io(io)))),
             Action::Gone(conn) => self.gone(conn),
+            Action::Upstream { .. } => unreachable!("no volume is on another server"),
             Action::Receive(conn) => self.cpu.ready(conn),
             // The inputs decide when a client sends and reads.
             _ => {}

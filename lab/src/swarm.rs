@@ -6,16 +6,28 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use sim::swarm::{self, Failure, Success};
+use sim::swarm::{self, Failure, Success, Worlds};
 
 /// The interval of progress lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
+/// Which worlds are simulated.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// One server with its disk and its clients.
+    Server,
+    /// Several machines: gateways whose volumes live on a server.
+    Machines,
+}
+
 /// What to run.
 #[derive(Args, Debug)]
 pub struct Swarm {
+    /// What is simulated.
+    #[arg(long, value_enum, default_value = "server")]
+    worlds: Kind,
     /// Number of simulations.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -85,9 +97,16 @@ impl Swarm {
         }
     }
 
+    fn worlds(&self) -> Worlds {
+        match self.worlds {
+            Kind::Server => Worlds::Server,
+            Kind::Machines => Worlds::Machines,
+        }
+    }
+
     fn one(&self, seed: u64) -> ExitCode {
         let sink: Option<sim::trace::Sink> = self.verbose.then(|| Box::new(|line: &str| println!("{line}")) as _);
-        match swarm::run(seed, sink) {
+        match swarm::run_one_of(self.worlds(), seed, sink) {
             Ok(Success { hash, stats }) => {
                 println!("seed {seed}: well, trace {hash:016x}, {stats:?}");
                 ExitCode::SUCCESS
@@ -145,7 +164,7 @@ impl Swarm {
             if seed >= end || !self.keep_going && !failures.lock().expect("no thread panics").is_empty() {
                 return;
             }
-            if let Err(failure) = swarm::run(seed, None) {
+            if let Err(failure) = swarm::run_one_of(self.worlds(), seed, None) {
                 // Printed at once, since a long run may be interrupted.
                 progress.bar.suspend(|| eprintln!("{failure}"));
                 failures.lock().expect("no thread panics").push(failure);
@@ -162,7 +181,8 @@ impl Swarm {
         eprintln!("{failure}");
         eprintln!("to see it again:");
         let seed = failure.seed;
-        eprintln!("  cargo run --profile checked -p lab{features} -- swarm --seed {seed} --verbose{bug}");
+        let worlds = if self.worlds == Kind::Machines { " --worlds machines" } else { "" };
+        eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");
     }
 
     #[cfg(feature = "planted-bugs")]

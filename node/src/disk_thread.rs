@@ -21,6 +21,7 @@ mod planning;
 mod snapshots;
 #[cfg(test)]
 mod tests;
+mod uplink;
 
 use std::fs::File;
 use std::io;
@@ -39,9 +40,11 @@ use self::places::Places;
 pub use self::places::{Full, Limits, Place as Seat};
 pub use self::planning::Planning;
 pub use self::snapshots::Snapshots;
+use self::uplink::UPLINKS_MAX;
 use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
+use crate::upstream::Dialer;
 
 /// The configuration of a disk thread.
 #[derive(Debug)]
@@ -97,6 +100,15 @@ pub enum StartError {
     },
 }
 
+/// Where the data of a volume is.
+#[derive(Debug)]
+pub enum Backing {
+    /// In a file, opened with O_DIRECT if possible.
+    File(File, Place),
+    /// On another server.
+    Upstream(Dialer),
+}
+
 /// The disk's thread was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the disk was stopped")]
@@ -141,15 +153,14 @@ pub struct DiskHandle {
 }
 
 impl DiskHandle {
-    /// Serves a volume from `file` (opened with O_DIRECT if possible). The file is closed when the volume's
-    /// `CloseVolume` is answered with [`Report::Done`].
+    /// Serves a volume. Its file or its connections are closed when the volume's `CloseVolume` is answered with
+    /// [`Report::Done`].
     pub fn open_volume(
         &self,
         spec: VolumeSpec,
-        file: File,
-        place: Place,
+        backing: Backing,
     ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
-        self.sender.ask(Command::OpenVolume(spec), Some((file, place)))
+        self.sender.ask(Command::OpenVolume(spec), Some(backing))
     }
 
     /// Changes the layers on the device, or reports their state.
@@ -184,6 +195,12 @@ impl DiskHandle {
         self.sender.restrict(volume, access, read_only)
     }
 
+    /// Disconnects the clients whose sessions are superseded, at once. Each connection's lease is dropped when the
+    /// engine has forgotten it.
+    pub fn expel(&self) -> impl Future<Output = Result<(), Stopped>> + use<> {
+        self.sender.expel()
+    }
+
     /// Reserves a seat for one more client of a volume, before its handshake is answered. `tenants` is the number of
     /// tenants on the disk.
     pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Seat, Full> {
@@ -201,7 +218,7 @@ impl DiskHandle {
         let peer = crate::peer::Peer::local(0);
         let room = futures::FutureExt::now_or_never(self.room());
         let room = room.expect("the mailbox has room").expect("it was not stopped");
-        room.take(Client { socket, received, volume, session, peer, seat: None });
+        room.take(Client { socket, received, volume, session, peer, seat: None, lease: None });
     }
 
     /// Ends the thread at once: connections are closed, and what was not flushed (see [`Command::Drain`]) is lost.
@@ -275,7 +292,8 @@ fn choose_reactor(options: Options, start: &Start) -> Result<(), StartError> {
     let name = options.name.clone();
     let frames =
         Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
-    let laid_out = reactor::Options { device_depth: options.engine.device_depth, connections_max: options.limits.disk };
+    let connections_max = options.limits.disk + UPLINKS_MAX;
+    let laid_out = reactor::Options { device_depth: options.engine.device_depth, connections_max };
     let kind = options.reactor;
     let failed = |source| StartError::Reactor { name: name.clone(), kind, source };
     if kind != Kind::Threads {
@@ -299,8 +317,9 @@ fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, start: &S
     let reactor = Layers::new(reactor, std::mem::take(&mut options.stack));
     let (sender, mailbox) = mailbox::new(reactor.waker());
     let server = Server::new(options.engine.clone());
+    let mail = (sender.clone(), mailbox);
     if start.outcome.send(Ok(sender)).is_err() {
         return; // The starter has given up.
     }
-    Driver::new(options, server, frames, reactor, mailbox, start.evidence.clone()).run();
+    Driver::new(options, server, frames, reactor, mail, start.evidence.clone()).run();
 }

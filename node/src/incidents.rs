@@ -39,6 +39,8 @@ pub enum Incident {
     RefusedDisk,
     /// The access list of the volume does not name the client.
     RefusedAccess,
+    /// The session that the client claims cannot begin.
+    RefusedSession,
     /// No file descriptor is left.
     RefusedDescriptors,
     /// The client sent bytes that are not a request.
@@ -51,6 +53,8 @@ pub enum Incident {
     StalledWriter,
     /// The client lost its access to the volume.
     Revoked,
+    /// A later session has taken the place of the client's.
+    Superseded,
     /// The client violated the TLS protocol after the handshake.
     TlsBroken,
 }
@@ -86,13 +90,15 @@ pub const FAMILIES: [Family; 3] = [
     },
     Family {
         name: "aerogel_nbd_connections_refused",
-        help: "NBD connections refused because a limit was reached, or by the access list of a volume (access)",
+        help: "NBD connections refused because a limit was reached, by an access list (access), or because \
+               the claimed session cannot begin (session)",
         label: "limit",
         kinds: &[
             ("volume", Incident::RefusedVolume),
             ("tenant", Incident::RefusedTenant),
             ("disk", Incident::RefusedDisk),
             ("access", Incident::RefusedAccess),
+            ("session", Incident::RefusedSession),
             ("descriptors", Incident::RefusedDescriptors),
         ],
     },
@@ -106,6 +112,7 @@ pub const FAMILIES: [Family; 3] = [
             ("stalled_reader", Incident::StalledReader),
             ("stalled_writer", Incident::StalledWriter),
             ("revoked", Incident::Revoked),
+            ("superseded", Incident::Superseded),
             ("tls", Incident::TlsBroken),
         ],
     },

@@ -15,16 +15,19 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::address::{Listener, TlsMode};
-use crate::control::{Control, Target};
+use crate::control::{Control, Refused, Target};
 use crate::descriptors;
 use crate::disk_thread::{Client, Full, Seat};
 use crate::handshakes::{Handshakes, Ticket};
 use crate::incidents::{self, Incident};
 use crate::peer::Peer;
+use crate::sessions::Lease;
 use crate::tls::{self, Pump, Tls};
 
 /// Time limit of a handshake, TLS included.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of this, the time that is kept for the answer to a claim whose earlier sessions do not end.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Bytes of an option that the handshake needs at once, header included, plus room for some bytes sent ahead.
 const RECEIVED_BYTES_MAX: usize = (16 << 10) + 16 + 4096;
 /// The delay before the next attempt after an accept failed (for want of descriptors).
@@ -173,6 +176,8 @@ struct Opened {
     target: Target,
     session: Session,
     seat: Arc<Seat>,
+    /// If the client has claimed a session.
+    lease: Option<Lease>,
     /// For TLS: the disk thread's end of the socket pair, and the pump's.
     pair: Option<(Pair, Pair)>,
 }
@@ -266,12 +271,12 @@ impl Greeting {
     }
 
     async fn hand_over(self, opened: Opened, socket: OwnedFd) {
-        let Opened { target, session, seat, .. } = opened;
+        let Opened { target, session, seat, lease, .. } = opened;
         let Greeting { received, peer, door, .. } = self;
         // A disk that was stopped meanwhile closes its clients' connections.
         let Ok(room) = target.thread.room().await else { return };
         let shown = peer.clone();
-        let client = Client { socket, received, volume: target.volume, session, peer, seat: Some(seat) };
+        let client = Client { socket, received, volume: target.volume, session, peer, seat: Some(seat), lease };
         if !door.control.hand_over(&target, room, client) {
             debug!(client = %shown, "its access was revoked during the handshake: disconnected");
         }
@@ -297,7 +302,10 @@ impl Greeting {
             let mut opened = None;
             if let Outcome::Transmission { export, session } = self.handshake.outcome() {
                 let name = offer.exports().volumes[export].name.clone();
-                opened = self.open(&name, offer.targets.swap_remove(export), session);
+                let target = offer.targets.swap_remove(export);
+                // The other volumes' disks may be stopped while the client waits.
+                drop(offer);
+                opened = self.open(&name, target, session).await?;
             }
             self.send(socket).await?;
             // After the answer, so that it takes as long as for a volume that does not exist.
@@ -320,19 +328,34 @@ impl Greeting {
     }
 
     /// Reserves everything that a connection needs, or refuses it, before the client is told that transmission begins.
-    fn open(&mut self, name: &str, target: Target, session: Session) -> Option<Opened> {
+    async fn open(&mut self, name: &str, target: Target, session: Session) -> Result<Option<Opened>, Failure> {
+        // First, since an earlier session may have all seats of the volume.
+        let lease = self.claim(&target, session).await?;
         let pair = self.encrypted.then(socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
-        let (incident, why) = match (seat, pair) {
-            (Ok(seat), Ok(pair)) => return Some(Opened { target, session, seat: Arc::new(seat), pair }),
-            (Err(full), _) => (refused(full), full.to_string()),
-            (_, Err(error)) => (Incident::RefusedDescriptors, format!("the server has no descriptors left: {error}")),
+        let (incident, why) = match (lease, seat, pair) {
+            (Ok(lease), Ok(seat), Ok(pair)) => {
+                return Ok(Some(Opened { target, session, seat: Arc::new(seat), lease, pair }));
+            }
+            (Err(refused), _, _) => (Incident::RefusedSession, refused.to_string()),
+            (_, Err(full), _) => (refused(full), full.to_string()),
+            (_, _, Err(error)) => {
+                (Incident::RefusedDescriptors, format!("the server has no descriptors left: {error}"))
+            }
         };
         if let Some(more) = incidents::note(incident) {
             warn!(client = %self.peer, "volume '{name}' cannot be opened: {why}{more}");
         }
         self.handshake.refuse(&why);
-        None
+        Ok(None)
+    }
+
+    /// Waits for the session that the client has claimed, if it has claimed one.
+    async fn claim(&self, target: &Target, session: Session) -> Result<Result<Option<Lease>, Refused>, Failure> {
+        let Some(claim) = self.handshake.claim() else { return Ok(Ok(None)) };
+        let granted = self.door.control.claim(target, claim, !session.read_only);
+        let granted = tokio::time::timeout_at(self.deadline - ANSWER_TIME, granted);
+        self.bounded(async { Ok(granted.await.unwrap_or(Err(Refused::Late)).map(Some)) }).await
     }
 
     /// Counts and logs that the access list of a volume does not name the client. The client gets the same answer as

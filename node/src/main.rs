@@ -21,9 +21,11 @@ mod probe;
 mod quantity;
 mod reactor;
 mod serve;
+mod sessions;
 mod signals;
 mod store;
 mod tls;
+mod upstream;
 
 use std::process::ExitCode;
 

@@ -47,6 +47,9 @@ pub struct History {
     uncertain: BTreeSet<u64>,
     /// Zeroings, TRIMs and losses that are not settled: they also affect cells that are written meanwhile.
     active: BTreeMap<OpId, RangeOp>,
+    /// A TRIM may also drop what a flush that has begun covers: where requests are seen when clients send them, the
+    /// TRIM may have arrived before; and another server may lose data that was trimmed before the flush has ended.
+    trims_drop_flushing: bool,
 }
 
 /// An operation on a range.
@@ -58,6 +61,11 @@ struct RangeOp {
 }
 
 impl History {
+    /// A history that sees requests when clients send them.
+    pub(crate) fn of_clients() -> History {
+        History { trims_drop_flushing: true, ..History::default() }
+    }
+
     /// Those of `cells` that may be other than zeros, and their numbers.
     fn known(&mut self, cells: Range<u64>) -> impl Iterator<Item = (u64, &mut Cell)> {
         let pages = self.pages.range_mut(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
@@ -208,10 +216,11 @@ impl History {
     /// A flush that started at `start` succeeded: everything that it covers must be on the medium.
     pub fn flushed(&mut self, medium: &Medium, start: Step, horizon: Step) -> Verdict {
         let mut wrong = Ok(());
+        let trims = if self.trims_drop_flushing { NEVER } else { start };
         let pages = &mut self.pages;
         self.uncertain.retain(|&number| {
             let page = pages.get_mut(&number).expect("an uncertain page");
-            page.iter_mut().for_each(|cell| cell.flushed(start, horizon));
+            page.iter_mut().for_each(|cell| cell.flushed(start, trims, horizon));
             if wrong.is_ok() {
                 wrong = check_block(number, page, medium);
             }

@@ -9,6 +9,7 @@
 //!                                     ├─ history, register, judge, reply, cell     checks of content and answers
 //!                                     ├─ trouble, promptness, stall            checks of errors and waiting
 //!                                     └─ entitled                              checks of ceilings and delivered bytes
+//!                 or machines: several engines, the network between them, gateways on servers
 //! ```
 //!
 //! [`load`] is separate: traces and synthetic loads, for virtual and live servers.
@@ -42,6 +43,7 @@ pub mod history;
 pub mod judge;
 pub mod link;
 pub mod load;
+pub mod machines;
 pub mod medium;
 mod opening;
 mod operator;

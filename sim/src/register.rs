@@ -191,24 +191,31 @@ impl Cell {
         }
     }
 
-    /// A flush that started at `start` succeeded. `horizon` is the start of the oldest request.
-    pub(crate) fn flushed(&mut self, start: Step, horizon: Step) {
-        self.leave_medium(start, horizon, |_, _, superseded| superseded < start);
+    /// A flush that started at `start` succeeded; TRIMs that started before `trims` may have dropped what it covers.
+    /// `horizon` is the start of the oldest request.
+    pub(crate) fn flushed(&mut self, start: Step, trims: Step, horizon: Step) {
+        self.leave_medium(start, trims, horizon, |_, _, superseded| superseded < start);
     }
 
     /// `op` was durable: only `op` and versions that were not settled before `start` may be on the medium.
     pub(crate) fn durable(&mut self, op: OpId, start: Step) {
-        self.leave_medium(NEVER, 0, |other, settled, _| other != Some(op) && settled < start);
+        self.leave_medium(NEVER, NEVER, 0, |other, settled, _| other != Some(op) && settled < start);
     }
 
-    /// Removes the versions selected by `gone` from the medium, unless a live operation from before `since` may have
+    /// Removes the versions selected by `gone` from the medium, unless a live operation from before `trims` may have
     /// revived them.
-    fn leave_medium(&mut self, since: Step, horizon: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
+    fn leave_medium(
+        &mut self,
+        since: Step,
+        trims: Step,
+        horizon: Step,
+        gone: impl Fn(Option<OpId>, Step, Step) -> bool,
+    ) {
         // A revived version may be on the medium although it was superseded once, and a client may still be reading it.
         // But a TRIM does not revive a version that an earlier flush has ruled out. An accepted loss does not count if
         // its result was observed and no read can return another version any more.
         let found = |v: &Version| v.made == Made::Anything && v.superseded < since && v.dead < horizon;
-        let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything) && !found(v);
+        let trimmed = |v: &Version| v.revives() && (v.start < trims || v.made == Made::Anything) && !found(v);
         if !self.live.iter().any(trimmed) {
             let live = self.live.iter_mut().filter(|v| gone(Some(v.op), v.settled, v.superseded));
             live.for_each(|v| v.on_medium = false);

@@ -396,6 +396,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         can_punch: sparse && rng.chance(700_000),
         read_only: false,
         unflushed: true,
+        upstream: None,
     };
     VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), stalled_readers: 0, stalled: 0, manners: None, mix: None }
 }

@@ -3,8 +3,10 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::Verdict;
+use crate::machines;
 use crate::setup::{Focus, Setup};
-use crate::trace::Sink;
+use crate::trace::{Sink, Trace};
 use crate::world::{Stats, World};
 
 /// A successful run.
@@ -28,6 +30,16 @@ pub struct Failure {
     pub tail: Vec<String>,
 }
 
+/// Which worlds are run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Worlds {
+    /// One server, its disk and its clients.
+    #[default]
+    Server,
+    /// Several machines: a server, and gateways whose volumes live on it.
+    Machines,
+}
+
 /// Runs the world of `seed`; `sink` sees each line of its trace.
 pub fn run(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
     run_focused(seed, None, sink)
@@ -36,10 +48,33 @@ pub fn run(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
 /// The same for a world of one kind.
 pub fn run_focused(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
     let mut world = World::new(Setup::random(seed, focus), sink);
-    let verdict = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| Err(panic_text(&*panic)));
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
+/// The same for a world of several machines.
+pub fn run_machines(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = machines::World::new(seed, focus, sink);
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
+/// The same for one of these worlds.
+pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
+    match worlds {
+        Worlds::Server => run(seed, sink),
+        Worlds::Machines => run_machines(seed, None, sink),
+    }
+}
+
+fn caught(run: impl FnOnce() -> Verdict) -> Verdict {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panic_text(&*panic)))
+}
+
+fn ended(seed: u64, verdict: Verdict, trace: &Trace, stats: Stats) -> Result<Success, Failure> {
     match verdict {
-        Ok(()) => Ok(Success { hash: world.trace().hash(), stats: world.stats() }),
-        Err(what) => Err(Failure { seed, what, tail: world.trace().tail() }),
+        Ok(()) => Ok(Success { hash: trace.hash(), stats }),
+        Err(what) => Err(Failure { seed, what, tail: trace.tail() }),
     }
 }
 

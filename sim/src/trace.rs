@@ -28,6 +28,7 @@ pub enum Line {
     Control(u64, String),
     Work(TenantId),
     Targets,
+    Upstream(VolumeId, String),
     Timer,
     Copy(FrameId, FrameId, u16, u16),
     Zero(FrameId, u16, u16),
@@ -39,6 +40,8 @@ pub enum Line {
     Report(u64, String),
     Answer(ConnId, Request, u32),
     Note(String),
+    /// On one of several machines.
+    On(u8, Box<Line>),
 }
 
 impl Line {
@@ -55,6 +58,7 @@ impl Line {
             Event::Control { token, ref command } => Line::Control(token, format!("{command:?}")),
             Event::Work { tenant } => Line::Work(tenant),
             Event::Targets(_) => Line::Targets,
+            Event::Upstream { volume, ref event } => Line::Upstream(volume, format!("{event:?}")),
             Event::Timer => Line::Timer,
         }
     }
@@ -62,10 +66,13 @@ impl Line {
     /// Whether the world, rather than the engine, caused it.
     fn is_event(&self) -> bool {
         use Line::*;
+        if let On(_, line) = self {
+            return line.is_event();
+        }
         matches!(
             self,
             Attach(..) | Header(..) | Garbage(_) | Payload(..) | Discarded(..) | Sent(..) | Closed(_) | IoDone(..)
-        ) || matches!(self, Control(..) | Work(_) | Targets | Timer)
+        ) || matches!(self, Control(..) | Work(_) | Targets | Upstream(..) | Timer)
     }
 }
 

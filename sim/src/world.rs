@@ -518,6 +518,7 @@ impl World {
             Action::Work(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
+            Action::Upstream { .. } => unreachable!("no volume is on another server"),
             Action::Report { token, report } => self.reported(token, report),
             Action::Retired => {
                 self.held_most = Some(0);

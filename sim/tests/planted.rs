@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use engine::planted::{Bug, plant};
+use sim::machines;
 use sim::setup::Focus;
 use sim::swarm::{self, Failure};
 
@@ -25,6 +26,42 @@ fn focus(bug: Bug) -> Option<Focus> {
     }
 }
 
+/// The same for worlds of several machines.
+fn focus_of_machines(bug: Bug) -> Option<machines::Focus> {
+    match bug {
+        Bug::ZeroedForgotten | Bug::ZeroedAgainOverWrites => Some(machines::Focus::Zero),
+        Bug::RepeatedBeforeEnded => Some(machines::Focus::Linger),
+        _ => None,
+    }
+}
+
+/// Whether a bug concerns worlds of several machines.
+fn is_of_machines(bug: Bug) -> bool {
+    use Bug::*;
+    matches!(
+        bug,
+        LostSessionForgotten
+            | VoidFlushAnswered
+            | ZeroedForgotten
+            | ZeroedAgainOverWrites
+            | FlushCoversLaterWrites
+            | OverlapInFlight
+            | IdentityNotChecked
+            | UnsettledEvicted
+            | InheritedNotFlushed
+            | RepeatedBeforeEnded
+            | EarlierEpochAdmitted
+            | EarlierSessionKept
+    )
+}
+
+fn run(bug: Bug, seed: u64) -> Option<Failure> {
+    match is_of_machines(bug) {
+        true => swarm::run_machines(seed, focus_of_machines(bug), None).err(),
+        false => swarm::run_focused(seed, focus(bug), None).err(),
+    }
+}
+
 /// The first seed that finds a bug, for bugs that few worlds find, as the full search below found it. It saves time and
 /// proves nothing by itself: if this world does not find the bug any more, all are searched, and the output names the
 /// new first seed.
@@ -32,11 +69,13 @@ fn first_seed(bug: Bug) -> u64 {
     match bug {
         Bug::OrderWaitsOnce => 22,
         Bug::OpenedAsFlushed => 475,
-        Bug::PrefetchOvertakesRange => 830,
+        Bug::PrefetchOvertakesRange => 1061,
         Bug::ClosedBesideDeviceRequests => 419,
         Bug::SuccessorDoesNotWait => 162,
-        Bug::UnsentTakeAllFrames => 476,
-        Bug::CeilingChargesFirstPiece => 106,
+        Bug::UnsentTakeAllFrames => 536,
+        Bug::CeilingChargesFirstPiece => 505,
+        Bug::FlushCoversLaterWrites => 238,
+        Bug::InheritedNotFlushed => 1216,
         _ => 0,
     }
 }
@@ -45,9 +84,9 @@ fn first_seed(bug: Bug) -> u64 {
 fn find(bug: Bug) -> Option<Failure> {
     let planted = |seed| {
         plant(Some(bug));
-        let failure = swarm::run_focused(seed, focus(bug), None).err();
+        let failure = run(bug, seed);
         plant(None);
-        failure.filter(|_| swarm::run_focused(seed, focus(bug), None).is_ok())
+        failure.filter(|_| run(bug, seed).is_none())
     };
     std::iter::once(first_seed(bug)).chain(0..SEEDS).find_map(planted)
 }

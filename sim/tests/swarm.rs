@@ -1,24 +1,36 @@
 //! The standard swarm: several hundred worlds, each run to its end.
 
-use sim::swarm;
+use sim::swarm::{self, Worlds};
 
 const SEEDS: u64 = 300;
+/// Of worlds of several machines.
+const MACHINES_SEEDS: u64 = 200;
 
-#[test]
-fn every_world_ends_well() {
-    for seed in 0..SEEDS {
-        if let Err(failure) = swarm::run(seed, None) {
-            panic!("{}\n{failure}\n  aerogel-lab swarm --seed {seed} --verbose", failure.tail.join("\n"));
+fn run_all(worlds: Worlds, seeds: u64, option: &str) {
+    for seed in 0..seeds {
+        if let Err(failure) = swarm::run_one_of(worlds, seed, None) {
+            panic!("{}\n{failure}\n  aerogel-lab swarm{option} --seed {seed} --verbose", failure.tail.join("\n"));
         }
     }
 }
 
 #[test]
+fn every_world_ends_well() {
+    run_all(Worlds::Server, SEEDS, "");
+}
+
+#[test]
+fn every_world_of_machines_ends_well() {
+    run_all(Worlds::Machines, MACHINES_SEEDS, " --worlds machines");
+}
+
+#[test]
 fn the_same_seed_is_the_same_world() {
     for seed in 1000..1010 {
-        let runs =
-            [swarm::run(seed, None), swarm::run(seed, None)].map(|run| run.map_err(|failure| failure.to_string()));
-        assert_eq!(runs[0], runs[1]);
-        assert!(runs[0].is_ok());
+        for worlds in [Worlds::Server, Worlds::Machines] {
+            let runs = [(); 2].map(|()| swarm::run_one_of(worlds, seed, None).map_err(|failure| failure.to_string()));
+            assert_eq!(runs[0], runs[1]);
+            assert!(runs[0].is_ok());
+        }
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct CachedVolume {
     pub(crate) unwritten: u32,
     /// Blocks being written whose content was given up.
     pub(crate) given_up: u32,
+    /// Numbers of the blocks with the mark `kept`, and of some that are not cached any more.
+    kept: Vec<u64>,
     /// Blocks that were read ahead and then requested.
     pub(crate) prefetch_used: u64,
     /// Blocks that were read ahead and dropped or overwritten before a client requested them.
@@ -80,6 +82,7 @@ impl CachedVolume {
             failing: 0,
             unwritten: 0,
             given_up: 0,
+            kept: Vec::new(),
             prefetch_used: 0,
             prefetch_wasted: 0,
         }
@@ -156,9 +159,9 @@ impl Cache {
         &mut self.volumes[volume]
     }
 
-    pub(crate) fn open_volume(&mut self, volume: VolumeId, tenant: TenantId, whole_blocks: bool) {
+    pub(crate) fn open_volume(&mut self, volume: VolumeId, tenant: TenantId, whole_blocks: bool, is_upstream: bool) {
         self.volumes.insert(volume, CachedVolume::new(tenant, whole_blocks));
-        self.durability.opened(volume);
+        self.durability.opened(volume, is_upstream);
     }
 
     /// Drops up to `most` blocks of a volume; returns how many. No block of it may be in use.

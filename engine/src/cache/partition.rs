@@ -5,7 +5,7 @@
 use super::Cache;
 use super::block::Block;
 use crate::eviction::{Eviction, Verdict, evict};
-use crate::ids::{BlockId, FrameId, TenantId};
+use crate::ids::{BlockId, FrameId, TenantId, VolumeId};
 use crate::spec::TenantSpec;
 use crate::units::PIECE_BLOCKS;
 
@@ -287,12 +287,17 @@ impl Cache {
 
     /// Evicts the first block of the order that can be evicted. False if there is none.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
-        let partition = &mut self.partitions[tenant];
-        let pool = &self.pool;
-        let found = evict(&mut *partition.order, &mut self.blocks, |block| {
+        let Cache { partitions, pool, durability, volumes, blocks, .. } = self;
+        let found = evict(&mut *partitions[tenant].order, blocks, |block| {
             if block.unwritten() && !planted!(DirtyBlockLostOnEviction) {
                 block.in_order = false;
-                Verdict::Unwritten
+                Verdict::Unready
+            } else if block.unsynced != 0 && durability.is_kept(block.volume, block.written_in) {
+                block.in_order = false;
+                if !std::mem::replace(&mut block.kept, true) {
+                    volumes[block.volume].kept.push(block.number);
+                }
+                Verdict::Unready
             } else if block.quiet() && !pool.is_shared(block.frame) {
                 Verdict::Goes
             } else {
@@ -300,6 +305,36 @@ impl Cache {
             }
         });
         found.inspect(|&id| self.drop_block(id)).is_some()
+    }
+
+    /// Whether the target of a block may still lose content of it, so that the cache has to keep it.
+    fn must_keep(&self, block: &Block) -> bool {
+        block.unsynced != 0 && self.durability.is_kept(block.volume, block.written_in)
+    }
+
+    /// The target of a volume was flushed: blocks that were kept for that can be evicted, and pieces may wait for that.
+    pub(crate) fn let_go(&mut self, volume: VolumeId) {
+        if self.volume(volume).kept.is_empty() {
+            return;
+        }
+        let mut kept = std::mem::take(&mut self.volume_mut(volume).kept);
+        kept.retain(|&number| {
+            let Some(id) = self.lookup(volume, number) else { return false };
+            let block = self.block(id);
+            // An unwritten block enters when it is written.
+            let waits = !block.in_order && !block.unwritten();
+            if waits && self.must_keep(block) {
+                return true;
+            }
+            self.block_mut(id).kept = false;
+            if waits {
+                self.enter_order(id, true);
+            }
+            false
+        });
+        self.volume_mut(volume).kept = kept;
+        let tenant = self.volume(volume).tenant;
+        self.partition_mut(tenant).stirred = true;
     }
 
     /// Frees up to `most` frames that are above the tenant's target. True if more remain to be freed.
@@ -327,7 +362,7 @@ impl Cache {
             let id = self.retire_at as BlockId;
             let block = self.block(id);
             let retires = self.pool.is_retiring(block.frame) && !planted!(FramesNeverRetire);
-            if retires && block.quiet() && !block.unwritten() {
+            if retires && block.quiet() && !block.unwritten() && !self.must_keep(block) {
                 self.drop_block(id);
             }
         }

@@ -6,7 +6,7 @@
 //! request of its own ("other sectors are read only if the device's block size demands it"). A block has at most one
 //! write in flight, so the device never reorders two versions of a sector.
 
-use super::block::Block;
+use super::block::{Block, Queue, Trouble};
 use super::{Cache, age_ms, runs};
 use crate::disk::durability::DISTRUST_MAX;
 use crate::errno::Errno;
@@ -125,7 +125,8 @@ impl Cache {
         const FIRST: SectorMask = 1;
         const LAST: SectorMask = 1 << 7;
         let (id, first_sectors) = parts[0];
-        let Block { volume, number, failing, .. } = *self.block(id);
+        let block = self.block(id);
+        let (volume, number, failing) = (block.volume, block.number, block.is_failing());
         let blocks_max = reach.blocks_max.min(RUN_BLOCKS_MAX) as usize;
         // Durable writes and retries of failed blocks rewrite no clean blocks.
         let gap_max = if durable || failing { 0 } else { reach.gap_max as usize };
@@ -230,7 +231,8 @@ impl Cache {
         partition.stirred = true;
         let mut failed = std::mem::take(&mut block.failed);
         let good = failed == 0;
-        if std::mem::take(&mut block.given_up) {
+        if block.is_given_up() {
+            block.trouble = Trouble::None;
             volume.given_up -= 1;
             let lost = std::mem::take(&mut failed) & !block.dirty;
             block.forget(lost);
@@ -238,10 +240,11 @@ impl Cache {
                 self.durability.unsettled(block.volume);
             }
         }
-        if (failed != 0) != block.failing && !(planted!(MendedBlockStillFailing) && block.failing) {
-            block.failing = failed != 0;
+        let was_failing = block.is_failing();
+        if (failed != 0) != was_failing && !(planted!(MendedBlockStillFailing) && was_failing) {
+            block.trouble = if was_failing { Trouble::None } else { Trouble::Failing };
             let partition = &mut self.partitions[volume.tenant];
-            let count = |failing: u32| if block.failing { failing + 1 } else { failing - 1 };
+            let count = |failing: u32| if was_failing { failing - 1 } else { failing + 1 };
             (volume.failing, partition.failing) = (count(volume.failing), count(partition.failing));
         }
         if failed != 0 && block.dirty == 0 {
@@ -321,16 +324,16 @@ impl Cache {
 
     /// Looks at the next blocks of a volume, at most `most`, and discards the content of those whose write-back failed:
     /// clients then read the device's content. If a retry is in flight, its result decides; see
-    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; returns how many blocks were
-    /// looked at. If all calls together look at as many blocks as the volume had before the first one, they find all
-    /// blocks that were failing by then.
-    pub(crate) fn give_up_failing(&mut self, volume: VolumeId, most: u32, mut visit: impl FnMut(u32)) -> u32 {
+    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up, and with the pieces that wait
+    /// in vain for it to be on the medium; returns how many blocks were looked at. If all calls together look at as
+    /// many blocks as the volume had before the first one, they find all blocks that were failing by then.
+    pub(crate) fn give_up_failing(&mut self, volume: VolumeId, most: u32, mut visit: impl FnMut(u32, Queue)) -> u32 {
         for looked in 0..most {
             let Some(id) = self.volume(volume).all.front().filter(|_| self.volume(volume).failing > 0) else {
                 return looked;
             };
             self.look_last(volume, id);
-            if self.block(id).failing {
+            if self.block(id).is_failing() {
                 self.give_up(id, &mut visit);
             }
         }
@@ -344,9 +347,12 @@ impl Cache {
         state.all.push_back(&mut self.blocks, id);
     }
 
-    fn give_up(&mut self, id: BlockId, visit: &mut impl FnMut(u32)) {
-        let Block { volume, writing, writing_epoch, dirty, dirty_epoch, .. } = *self.block(id);
-        visit(if writing != 0 { writing_epoch } else { dirty_epoch });
+    fn give_up(&mut self, id: BlockId, visit: &mut impl FnMut(u32, Queue)) {
+        let Block { volume, writing, writing_epoch, dirty, dirty_epoch, write_queue, .. } = *self.block(id);
+        match writing {
+            0 => visit(dirty_epoch, write_queue),
+            _ => visit(writing_epoch, Queue::default()),
+        }
         if self.block(id).quiet() {
             if planted!(ClearForgetsEvictions) {
                 self.block_mut(id).unsynced = 0;
@@ -356,7 +362,8 @@ impl Cache {
             return self.drop_block(id);
         }
         if writing == 0 {
-            // A device read of the block is in flight and brings the device's content.
+            // A device read of the block is in flight and brings the device's content; or a durable write of it waits
+            // for reads of its other blocks, and fails.
             self.forget_dirt(id);
             if !planted!(ClearForgetsEvictions) {
                 self.durability.unsettled(volume);
@@ -364,14 +371,15 @@ impl Cache {
             return self.blocks[id as usize].forget(dirty);
         }
         self.no_longer_failing(id);
-        if !std::mem::replace(&mut self.blocks[id as usize].given_up, true) {
+        if std::mem::replace(&mut self.blocks[id as usize].trouble, Trouble::GivenUp) != Trouble::GivenUp {
             self.volume_mut(volume).given_up += 1;
         }
     }
 
     fn no_longer_failing(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
-        if std::mem::take(&mut block.failing) {
+        if block.is_failing() {
+            block.trouble = Trouble::None;
             let volume = &mut self.volumes[block.volume];
             volume.failing -= 1;
             self.partitions[volume.tenant].failing -= 1;

@@ -7,6 +7,7 @@ use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::stats::OpStats;
 use crate::units::Nanos;
+use crate::upstream::UpstreamStats;
 
 /// A volume.
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ pub struct VolumeStats {
     pub prefetch_used_blocks: u64,
     /// Prefetched blocks that were dropped or overwritten before a client requested them.
     pub prefetch_wasted_blocks: u64,
+    /// The server that has it, if it is not on the disk.
+    pub upstream: Option<UpstreamStats>,
     /// Blocks acknowledged but not written to the device.
     pub dirty_blocks: u64,
     /// Never-written bytes, which read as zero.

@@ -253,7 +253,7 @@ impl Miniature {
         let found = evict(&mut *self.order, &mut self.items, |item| {
             if item.is_dirty(now) {
                 item.in_order = false;
-                Verdict::Unwritten
+                Verdict::Unready
             } else {
                 Verdict::Goes
             }

@@ -32,6 +32,8 @@ pub(crate) enum Purpose {
     Range(Ticket),
 }
 
+/// The largest read or write of a volume that is elsewhere, bytes: a network's delay hardly counts.
+const ELSEWHERE_BYTES: u64 = 1 << 20;
 /// Longest run of clean blocks that is rewritten, in blocks.
 const GAP_BLOCKS_MOST: u128 = 64;
 
@@ -139,8 +141,9 @@ impl Device {
         }
     }
 
-    /// Adds a tenant, or changes what it is promised.
-    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
+    /// Adds a tenant, or changes what it is promised. Without `terms` it has an account, but no disk time.
+    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Option<Terms>) {
+        let Some(terms) = terms else { return self.scheduler.books.open(tenant) };
         let at = tenant.0 as usize;
         self.ends.resize(self.ends.len().max(at + 1), Ends::default());
         self.scheduler.set_tenant(now, tenant, terms);
@@ -224,6 +227,9 @@ impl Device {
 
     /// Largest read or write that the tenant may submit at present, in blocks.
     pub(crate) fn request_blocks_max(&self, tenant: TenantId, op: Op) -> u64 {
+        if !self.scheduler.has(tenant) {
+            return ELSEWHERE_BYTES / BLOCK;
+        }
         let bytes = self.scheduler.request_bytes_max(tenant, op);
         debug_assert!(bytes >= REQUEST_BYTES_LEAST);
         bytes / BLOCK
@@ -243,6 +249,18 @@ impl Device {
         let io = &mut self.slots[io.0].io;
         io.len += u64::from(segment.len);
         io.segments.push(segment);
+    }
+
+    /// The request goes to another target, without waiting.
+    pub(crate) fn submit_elsewhere(&mut self, now: Nanos, io: IoId, failures: Failures) {
+        let slot = &mut self.slots[io.0];
+        (slot.arrived, slot.submitted, slot.others_ns, slot.failures) = (now, now, 0, failures);
+    }
+
+    /// Such a request completed.
+    pub(crate) fn done_elsewhere(&self, now: Nanos, io: IoId) -> Served {
+        let device_ns = now - self.slots[io.0].submitted;
+        Served { queued_ns: 0, slice_ns: 0, device_ns, thread_ns: 0, service_ns: device_ns }
     }
 
     /// Queues the request; an urgent one ahead of its tenant's others.
@@ -529,7 +547,7 @@ mod tests {
     fn device(kind: Kind, depth: u32) -> Device {
         let mut device = Device::new(settings(kind, depth));
         device.books().account(0);
-        [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Share::from_ppb(500_000_000).into()));
+        [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Some(Share::from_ppb(500_000_000).into())));
         device
     }
 

@@ -1,5 +1,5 @@
-//! Which completed writes a power cut could still lose: the durability generations of one target, a device with one
-//! volatile cache.
+//! Which completed writes a power cut could still lose: the durability generations of the targets of a disk's volumes.
+//! A target is a device with one volatile cache. The disk is one; an upstream is one, of a single volume.
 //!
 //! A flush of a volume covers the writes of that volume which completed before it: `fdatasync` is per file, and its
 //! success says nothing about another file. A failure concerns the target: the kernel reports a failed device flush
@@ -20,6 +20,9 @@
 //!   taken its data before the failure and dropped it then. Nor is the success of a flush that had begun, even if it
 //!   was still queued in the server: the generations that it was to cover are condemned.
 //! - A durable write that succeeds belongs to no generation.
+//!
+//! The cache of an upstream is lost whenever its server dies, so the blocks of its unsettled generations are never
+//! evicted ([`Durability::is_kept`]), and nothing of it is condemned as lost.
 //!
 //! Downside: a bad sector under a durable write looks like a failed flush, so every volume of the target has to rewrite
 //! its unflushed blocks.
@@ -52,11 +55,13 @@ struct Volume {
     /// The generation up to which the flush in progress covers, and the failures of the target when it began.
     covered: Generation,
     flush_failures: Failures,
+    /// Its target is an upstream, with so many failures.
+    upstream: Option<Failures>,
 }
 
 impl Default for Volume {
     fn default() -> Self {
-        Volume { open: 1, settled: 0, evicted: 0, written: 0, covered: 0, flush_failures: 0 }
+        Volume { open: 1, settled: 0, evicted: 0, written: 0, covered: 0, flush_failures: 0, upstream: None }
     }
 }
 
@@ -70,9 +75,10 @@ fn is_later(generation: Generation, other: Generation) -> bool {
     generation.wrapping_sub(other) as i32 > 0
 }
 
-/// The generations of all volumes on one target.
+/// The generations of all volumes of a disk.
 #[derive(Default, Debug)]
 pub(crate) struct Durability {
+    /// Of the disk.
     failures: Failures,
     /// By `VolumeId`.
     volumes: Vec<Volume>,
@@ -81,22 +87,33 @@ pub(crate) struct Durability {
 impl Durability {
     /// A volume is served from now on. All its data on the device counts as settled, unless the caller says otherwise
     /// ([`Durability::unsettled`]).
-    pub(crate) fn opened(&mut self, volume: VolumeId) {
+    pub(crate) fn opened(&mut self, volume: VolumeId, is_upstream: bool) {
         let at = volume.0 as usize;
         if self.volumes.len() <= at {
             self.volumes.resize_with(at + 1, Volume::default);
         }
-        self.volumes[at] = Volume::default();
+        self.volumes[at] = Volume { upstream: is_upstream.then_some(0), ..Volume::default() };
     }
 
-    /// The number of failures that a write records when it is submitted, for [`Durability::trusts`].
-    pub(crate) fn failures(&self) -> Failures {
+    /// The number of failures that a write to the disk records when it is submitted, for [`Durability::trusts`].
+    pub(crate) fn disk_failures(&self) -> Failures {
         self.failures
     }
 
-    /// Whether no failure was reported since a write that recorded `failures` was submitted.
-    pub(crate) fn trusts(&self, failures: Failures) -> bool {
-        self.failures == failures
+    /// The failures of the volume's target.
+    pub(crate) fn failures(&self, volume: VolumeId) -> Failures {
+        self.volumes[volume.0 as usize].upstream.unwrap_or(self.failures)
+    }
+
+    /// Whether no failure was reported since a write of the volume that recorded `failures` was submitted.
+    pub(crate) fn trusts(&self, volume: VolumeId, failures: Failures) -> bool {
+        self.failures(volume) == failures
+    }
+
+    /// Whether the cache has to keep data of `generation`: an upstream may lose it at any time.
+    pub(crate) fn is_kept(&self, volume: VolumeId, generation: Generation) -> bool {
+        let volume = &self.volumes[volume.0 as usize];
+        volume.upstream.is_some() && volume.is_unsettled(generation) && !planted!(UnsettledEvicted)
     }
 
     /// A write of the volume completed, perhaps only into the volatile cache. Returns its generation.
@@ -114,8 +131,9 @@ impl Durability {
     /// Data of `generation` was evicted from the cache, so it could not be written again after a failure.
     pub(crate) fn evicted(&mut self, volume: VolumeId, generation: Generation) {
         let volume = &mut self.volumes[volume.0 as usize];
-        // Blocks are not evicted in the order in which they were written.
-        if volume.is_unsettled(generation) && is_later(generation, volume.evicted) {
+        // Blocks are not evicted in the order in which they were written. Those of an upstream are dropped only when
+        // their content is of no use any more.
+        if volume.upstream.is_none() && volume.is_unsettled(generation) && is_later(generation, volume.evicted) {
             volume.evicted = generation;
         }
     }
@@ -129,27 +147,38 @@ impl Durability {
 
     /// A flush of the volume begins: it covers the writes that have completed.
     pub(crate) fn flush_begun(&mut self, volume: VolumeId) {
+        let failures = self.failures(volume);
         let volume = &mut self.volumes[volume.0 as usize];
-        (volume.covered, volume.flush_failures) = (volume.open, self.failures);
+        (volume.covered, volume.flush_failures) = (volume.open, failures);
         volume.open = volume.open.wrapping_add(1);
     }
 
     /// Whether no failure was reported since the flush in progress began.
     pub(crate) fn trusts_flush(&self, volume: VolumeId) -> bool {
-        self.trusts(self.volumes[volume.0 as usize].flush_failures)
+        self.trusts(volume, self.volumes[volume.0 as usize].flush_failures)
     }
 
     /// The flush in progress succeeded, and its success is trusted.
     pub(crate) fn flushed(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[volume.0 as usize];
+        if planted!(FlushCoversLaterWrites) {
+            (volume.covered, volume.open) = (volume.open, volume.open.wrapping_add(1));
+        }
         if volume.is_unsettled(volume.covered) {
             volume.settled = volume.covered;
         }
     }
 
-    /// A flush or a durable write of any volume failed. The caller condemns all volumes.
-    pub(crate) fn failed(&mut self) {
-        self.failures = self.failures.wrapping_add(1);
+    /// A flush or a durable write of this volume failed. The caller condemns all volumes that share its target.
+    pub(crate) fn failed(&mut self, volume: VolumeId) {
+        let failures = self.volumes[volume.0 as usize].upstream.as_mut().unwrap_or(&mut self.failures);
+        *failures = failures.wrapping_add(1);
+    }
+
+    /// Whether the two volumes have one target.
+    pub(crate) fn share_target(&self, one: VolumeId, other: VolumeId) -> bool {
+        let is_upstream = |volume: VolumeId| self.volumes[volume.0 as usize].upstream.is_some();
+        one == other || !is_upstream(one) && !is_upstream(other)
     }
 
     /// Whether a failure could lose data of the volume.
@@ -191,8 +220,8 @@ mod tests {
 
     fn book() -> Durability {
         let mut book = Durability::default();
-        book.opened(A);
-        book.opened(B);
+        book.opened(A, false);
+        book.opened(B, false);
         book
     }
 
@@ -217,26 +246,42 @@ mod tests {
         book.evicted(A, settled);
         let evicted = book.written(B);
         book.evicted(B, evicted);
-        book.failed();
+        book.failed(A);
         assert!(!book.is_exposed(A) && book.is_exposed(B));
         assert_eq!([book.condemn(A), book.condemn(B)], [false, true], "only what was evicted and unsettled is lost");
         assert!(!book.is_exposed(B));
-        book.failed();
+        book.failed(A);
         assert!(!book.condemn(B), "a loss is found once");
     }
 
     #[test]
     fn what_was_in_the_device_when_a_failure_was_reported_is_distrusted() {
         let mut book = book();
-        let before = book.failures();
+        let before = book.failures(B);
         book.written(B);
         book.flush_begun(B);
-        book.failed();
+        book.failed(A);
         book.condemn(B);
-        assert!(!book.trusts(before) && book.trusts(book.failures()) && !book.trusts_flush(B));
+        assert!(!book.trusts(B, before) && book.trusts(B, book.failures(B)) && !book.trusts_flush(B));
         let after = book.written(B);
         book.flushed(B);
         assert!(book.is_unsettled(B, after), "an old flush covers nothing that was written after the failure");
+    }
+
+    #[test]
+    fn an_upstream_fails_alone_and_keeps_its_data_cached() {
+        let mut book = book();
+        book.opened(B, true);
+        let [disk, upstream] = [A, B].map(|volume| book.written(volume));
+        assert!(book.is_kept(B, upstream) && !book.is_kept(A, disk) && !book.share_target(A, B));
+        book.flush_begun(A);
+        book.failed(B);
+        assert!(book.trusts_flush(A) && book.trusts(A, book.disk_failures()));
+        book.evicted(B, upstream);
+        assert!(!book.condemn(B), "its data was not needed");
+        book.flush_begun(B);
+        book.failed(A);
+        assert!(book.trusts_flush(B) && !book.trusts_flush(A));
     }
 
     #[test]

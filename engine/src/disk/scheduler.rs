@@ -104,6 +104,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.policy.set_tenant(now, tenant, terms);
     }
 
+    /// Whether the tenant has disk time.
+    pub(crate) fn has(&self, tenant: TenantId) -> bool {
+        self.told.contains(tenant)
+    }
+
     /// Sets the part of its slices that a tenant must not lose.
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
         self.told[tenant].keep_permille = keep_permille;
@@ -112,7 +117,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 
     /// Whether the ceilings of a tenant hold it back at present.
     pub(crate) fn set_held(&mut self, now: Nanos, tenant: TenantId, is_held: bool) {
-        if self.books.set_held(now, tenant, is_held) && self.has_slices {
+        if self.books.set_held(now, tenant, is_held) && self.has_slices && self.has(tenant) {
             self.slices.set_held(now, tenant, is_held);
         }
     }
@@ -129,10 +134,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
             let (slices, stage) = self.stage();
             slices.end(now, Cause::Idle, stage);
         }
-        self.told.remove(tenant);
-        self.policy.drop_tenant(tenant);
-        self.slices.drop_tenant(tenant);
-        self.lanes.remove(tenant);
+        if self.told.remove(tenant).is_some() {
+            self.policy.drop_tenant(tenant);
+            self.slices.drop_tenant(tenant);
+            self.lanes.remove(tenant);
+        }
         self.books.close(now, tenant);
     }
 
@@ -279,7 +285,8 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 
     /// The plan for a tenant; `None` if the policy promises nothing.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
-        let Scheduler { lanes, books, policy, slices, .. } = self;
+        let Scheduler { told, lanes, books, policy, slices, .. } = self;
+        told.get(tenant)?;
         let mut plan = policy.plan(tenant, View { lanes, books, slices: slices.observed() })?;
         if self.has_slices {
             (plan.slices, plan.switches_ns, plan.useful_ns) = slices.of(now, tenant);

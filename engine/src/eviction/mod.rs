@@ -85,9 +85,9 @@ pub(crate) enum Verdict {
     Goes,
     /// It is in use.
     InUse,
-    /// It must be written first: it leaves the order and re-enters when it is written. So a search costs one step per
-    /// block, however many are dirty.
-    Unwritten,
+    /// It must be written or flushed first: it leaves the order and re-enters afterwards. So a search costs one step
+    /// per block, however many are dirty.
+    Unready,
 }
 
 /// The first item that can be evicted; it is still in the order. `None` if there is none.
@@ -102,7 +102,7 @@ pub(crate) fn evict<P: Placed>(
         match judge(&mut items[id as usize]) {
             Verdict::Goes => return Some(id),
             Verdict::InUse => order.pass(items, id),
-            Verdict::Unwritten => order.leave(items, id),
+            Verdict::Unready => order.leave(items, id),
         }
     }
     None

@@ -98,7 +98,7 @@ impl Naive {
             let id = self.next()?;
             match verdict(id) {
                 Verdict::Goes => return Some(id),
-                Verdict::Unwritten => drop(self.leave(id)),
+                Verdict::Unready => drop(self.leave(id)),
                 Verdict::InUse if self.policy == Policy::Lru => self.used(id, true),
                 Verdict::InUse => self.hand = self.before(id),
             }
@@ -117,7 +117,7 @@ enum Step {
 }
 
 fn step(items: u32) -> impl Strategy<Value = Step> {
-    let verdict = prop_oneof![Just(Verdict::Goes), Just(Verdict::InUse), Just(Verdict::Unwritten)];
+    let verdict = prop_oneof![Just(Verdict::Goes), Just(Verdict::InUse), Just(Verdict::Unready)];
     prop_oneof![
         8 => (0..items, any::<bool>()).prop_map(|(id, again)| Step::Use(id, again)),
         4 => Just(Step::Evict),
@@ -157,7 +157,7 @@ proptest! {
                         (0..24).for_each(|id| items[id].number = id as u64);
                         evict(&mut *order, &mut items, |item| {
                             let verdict = verdicts[item.number as usize];
-                            if verdict == Verdict::Unwritten {
+                            if verdict == Verdict::Unready {
                                 gone.push(item.number as u32);
                             }
                             verdict

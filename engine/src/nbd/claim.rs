@@ -3,15 +3,19 @@
 //!
 //! ```text
 //!   client   aerogel:session=gateway-7/42 ──►   a name, and an epoch above all earlier ones of this client
+//!            aerogel:session=…/42/shared ──►    the same, beside shared sessions of other clients
 //!   server   ◄── aerogel:volume=<32 digits>     the volume that has the name of the export
 //! ```
 //!
 //! Before the server answers GO, it has recorded the epoch, closed the sessions of earlier epochs, and waited until
-//! their writes have ended. It refuses an epoch that is not above the recorded one.
+//! their writes have ended. It refuses an epoch that is not above the recorded one, and a second client while a session
+//! is open, unless both are shared.
 
 use std::fmt;
 
 const QUERY: &str = "aerogel:session=";
+/// The end of a query for a shared session.
+const SHARED: &str = "/shared";
 const CONTEXT: &str = "aerogel:volume=";
 /// The longest name of a client, bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -23,23 +27,26 @@ pub struct Claim {
     pub client: String,
     /// Above those of all earlier sessions of the client.
     pub epoch: u64,
+    /// Other clients may have shared sessions at the same time.
+    pub shared: bool,
 }
 
 impl Claim {
     /// Reads a query of SET_META_CONTEXT.
     pub fn parse(query: &[u8]) -> Option<Claim> {
-        let (client, epoch) = std::str::from_utf8(query).ok()?.strip_prefix(QUERY)?.split_once('/')?;
+        let (client, rest) = std::str::from_utf8(query).ok()?.strip_prefix(QUERY)?.split_once('/')?;
+        let (epoch, shared) = rest.strip_suffix(SHARED).map_or((rest, false), |epoch| (epoch, true));
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let is_name = (1..=NAME_BYTES_MAX).contains(&client.len()) && client.bytes().all(is_letter);
         let is_number = epoch.bytes().all(|byte| byte.is_ascii_digit());
         let epoch = epoch.parse().ok().filter(|_| is_number)?;
-        is_name.then(|| Claim { client: client.into(), epoch })
+        is_name.then(|| Claim { client: client.into(), epoch, shared })
     }
 }
 
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{QUERY}{}/{}", self.client, self.epoch)
+        write!(f, "{QUERY}{}/{}{}", self.client, self.epoch, if self.shared { SHARED } else { "" })
     }
 }
 
@@ -61,12 +68,17 @@ mod tests {
 
     #[test]
     fn queries_and_contexts_come_back() {
-        let claim = Claim { client: "gateway-7.b_c".into(), epoch: u64::MAX };
-        assert_eq!(Claim::parse(claim.to_string().as_bytes()), Some(claim));
+        for shared in [false, true] {
+            let claim = Claim { client: "gateway-7.b_c".into(), epoch: u64::MAX, shared };
+            assert_eq!(Claim::parse(claim.to_string().as_bytes()), Some(claim));
+        }
         for query in ["aerogel:session=", "aerogel:session=a", "aerogel:session=/1", "aerogel:session=a/", "x:y"] {
             assert_eq!(Claim::parse(query.as_bytes()), None, "{query}");
         }
         for query in ["aerogel:session=a b/1", "aerogel:session=a/+1", "aerogel:session=a/18446744073709551616"] {
+            assert_eq!(Claim::parse(query.as_bytes()), None, "{query}");
+        }
+        for query in ["aerogel:session=a/shared", "aerogel:session=a/1/", "aerogel:session=a/1/shared/shared"] {
             assert_eq!(Claim::parse(query.as_bytes()), None, "{query}");
         }
         assert_eq!(Claim::parse(format!("aerogel:session={}/1", "a".repeat(65)).as_bytes()), None);

@@ -14,6 +14,7 @@ mod opening;
 mod replies;
 mod reply;
 mod request;
+mod uri;
 pub mod wire;
 
 pub use crate::errno::Errno;
@@ -24,3 +25,4 @@ pub use opening::{Opened, Opening, Unopened, Wanted};
 pub use replies::{Asked, Broken, Part, Replies};
 pub(crate) use reply::{Head, Of};
 pub use request::{Header, Kind, Parsed, RawHeader, parse};
+pub use uri::{NotUri, Place, Uri};

@@ -151,6 +151,13 @@ impl Opening {
         }
     }
 
+    /// A handshake that goes on where another one left off, with the same wishes: TLS has started.
+    pub fn encrypted(wanted: Wanted) -> Opening {
+        let mut opening = Opening { state: State::Tls, ..Opening::new(wanted) };
+        opening.tls_started();
+        opening
+    }
+
     /// Consumes a prefix of `input` and returns its length. It needs a whole reply at once, 8 KiB at most. When the
     /// export is open, the remaining bytes are replies of the transmission phase.
     pub fn handle(&mut self, input: &[u8]) -> Result<usize, Unopened> {
@@ -266,6 +273,8 @@ impl Opening {
                 }
                 self.volume = claim::volume(name).filter(|_| self.wanted.session.is_some()).or(self.volume);
             }
+            // Nor is it there for GO; if it appears meanwhile, it would be opened without the session.
+            (option::SET_META_CONTEXT, reply::ERR_UNKNOWN) => return Err(self.refused(kind, data)),
             // Without the context there is no block status, and the export can be used all the same.
             (option::SET_META_CONTEXT, kind) if kind == reply::ACK || is_error(kind) => self.ask_go(),
             (option::GO, reply::INFO) => self.info(data)?,

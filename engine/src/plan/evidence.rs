@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::curve::{Cost, Counts, POOLS, Written};
 use crate::disk::policy::Settings;
 use crate::ids::TenantId;
-use crate::spec::TenantSpec;
+use crate::spec::{CacheSpec, TenantSpec};
 use crate::units::Nanos;
 
 /// All that the planner needs to know of a disk at one time.
@@ -22,8 +22,10 @@ pub struct Evidence {
     /// Largest read-ahead window of a stream at present, bytes.
     pub(crate) prefetch_bytes: u64,
     pub(crate) trial_ns_max: Nanos,
-    /// All tenants, by number.
+    /// All tenants with disk time, by number.
     pub(crate) tenants: Vec<Facts>,
+    /// The other tenants, by number, and how much cache each has requested.
+    pub(crate) remote: Vec<(TenantId, CacheSpec)>,
     /// Those of them that were examined in this review.
     pub(crate) looks: Vec<Look>,
 }
@@ -40,6 +42,7 @@ impl Evidence {
             prefetch_bytes: 0,
             trial_ns_max: config.trial_ns_max,
             tenants: Vec::new(),
+            remote: Vec::new(),
             looks: Vec::new(),
         }
     }

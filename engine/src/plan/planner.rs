@@ -156,12 +156,13 @@ impl Survey {
         (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
     }
 
-    /// The claims of all tenants.
-    fn claims(&self) -> Vec<(TenantId, Claim)> {
+    /// The claims of all tenants, those without disk time last.
+    fn claims(&self, remote: &[(TenantId, CacheSpec)]) -> Vec<(TenantId, Claim)> {
         let shrunk = planted!(AdmittedShrunk);
         let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
         let all = self.tenants.iter().enumerate();
-        all.map(|(at, facts)| (facts.tenant, Claim::new(facts.spec.cache, kept(at)))).collect()
+        let claims = all.map(|(at, facts)| (facts.tenant, Claim::new(facts.spec.cache, kept(at))));
+        claims.chain(remote.iter().map(|&(tenant, cache)| (tenant, Claim::new(cache, 0)))).collect()
     }
 }
 
@@ -231,11 +232,16 @@ impl Planner {
         }
     }
 
+    /// Frames that tenants without disk time do not give up.
+    fn remote_frames(&self) -> u64 {
+        self.latest.remote.iter().map(|&(_, cache)| Claim::new(cache, 0).least()).sum()
+    }
+
     /// Divides the disk anew.
     fn targets(&self, survey: &Survey) -> Vec<Target> {
-        let divided = allot::targets(self.latest.frames, &survey.claims()).unwrap_or_default();
+        let divided = allot::targets(self.latest.frames, &survey.claims(&self.latest.remote)).unwrap_or_default();
         let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
-            let promise = survey.question.zip(survey.split.as_ref());
+            let promise = survey.question.zip(survey.split.as_ref()).filter(|_| at < survey.tenants.len());
             let promise = promise.map(|(question, split)| self.promise(survey, at, question, split, frames.into()));
             Target { tenant, frames, promise }
         };
@@ -261,7 +267,7 @@ impl Planner {
 
     /// All tenants, and the guest, which is like the tenant `like`, in place of the tenant that it replaces.
     fn survey(&self, guest: Option<(Facts, Option<TenantId>)>) -> Survey {
-        let Evidence { settings, frames, reviews, prefetch_bytes, .. } = self.latest;
+        let Evidence { settings, reviews, prefetch_bytes, .. } = self.latest;
         let is_other = |facts: &&Facts| guest.is_none_or(|(guest, _)| guest.tenant != facts.tenant);
         let mut tenants: Vec<Facts> = self.latest.tenants.iter().filter(is_other).copied().collect();
         let others = tenants.len();
@@ -290,7 +296,7 @@ impl Planner {
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
             let question = Question {
                 keep: f64::from(settings.insulation_permille) / 1000.0,
-                memory: frames,
+                memory: self.latest.frames.saturating_sub(self.remote_frames()),
                 round_max_ns: settings.round_max_ns as f64,
                 turn: reviews % tenants.len(),
             };
@@ -371,10 +377,11 @@ impl Planner {
         }
         let guest = self.guest(request, model);
         let survey = self.survey(Some((guest, model.map(|model| model.tenant))));
-        let (frames, others) = (self.latest.frames, survey.others_hold());
+        let (frames, others) = (self.latest.frames, survey.others_hold() + self.remote_frames());
         allot::admit(frames, others, cache)?;
         let at = survey.tenants.len() - 1;
-        let target = allot::targets(frames, &survey.claims()).map_or(0, |targets| u64::from(targets[at].1));
+        let target =
+            allot::targets(frames, &survey.claims(&self.latest.remote)).map_or(0, |targets| u64::from(targets[at].1));
         let sizing = survey.split.as_ref().map(|split| {
             let known = model.and_then(|model| self.known.get(&model.tenant));
             self.sizing(known, &guest, split.round_ns, split.fates[at], survey.weights[at], target)

@@ -10,7 +10,11 @@
 //! state. A transfer that touches several places is split: it keeps its entry in the table of requests and waits there
 //! for its parts, which have entries of their own. A flush goes to every file of the volume.
 //!
-//! Downside: a part is not cancelled: read-ahead of a volume with places stays queued when its stream ends.
+//! A volume that is on another server has an [`Upstream`], which takes its transfers whole and at once: they pass no
+//! policy, and one bounded window is their only queue.
+//!
+//! Downside: a part is not cancelled: read-ahead of a volume with places stays queued when its stream ends. Nor is that
+//! of a volume on another server.
 
 use crate::disk::durability::Failures;
 use crate::disk::{Device, Op, Purpose, Segment, Served, Slot, Split};
@@ -18,6 +22,7 @@ use crate::errno::Errno;
 use crate::ids::{IoId, TenantId, VolumeId};
 use crate::slab::Table;
 use crate::units::Nanos;
+use crate::upstream::{Action, Event, Upstream};
 
 /// A range of a volume, from the end of the one before it to `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,11 +41,13 @@ pub(crate) struct Route {
     pub(crate) disk: Device,
     /// The places of the volumes that have some, in order.
     places: Table<VolumeId, Vec<Place>>,
+    /// The servers of the volumes that are elsewhere.
+    upstreams: Table<VolumeId, Upstream>,
 }
 
 impl Route {
     pub(crate) fn new(disk: Device) -> Route {
-        Route { disk, places: Table::default() }
+        Route { disk, places: Table::default(), upstreams: Table::default() }
     }
 
     /// Sets where the ranges of a volume live. The places cover it without gaps.
@@ -48,6 +55,58 @@ impl Route {
     pub(crate) fn set_places(&mut self, volume: VolumeId, places: Vec<Place>) {
         assert!(places.is_sorted_by_key(|place| place.end));
         self.places.insert(volume, places);
+    }
+
+    /// From now on a volume is where this leads.
+    pub(crate) fn set_upstream(&mut self, volume: VolumeId, upstream: Upstream) {
+        self.upstreams.insert(volume, upstream);
+    }
+
+    /// The upstream of a volume that has no requests is not needed any more.
+    pub(crate) fn drop_upstream(&mut self, volume: VolumeId) {
+        self.upstreams.remove(volume);
+    }
+
+    pub(crate) fn upstream(&self, volume: VolumeId) -> Option<&Upstream> {
+        self.upstreams.get(volume)
+    }
+
+    /// Passes an event of a connection to the upstream of a volume, if it has one.
+    pub(crate) fn upstream_event(&mut self, now: Nanos, volume: VolumeId, event: Event<'_>) {
+        if let Some(upstream) = self.upstreams.get_mut(volume) {
+            upstream.handle(now, event);
+        }
+    }
+
+    /// The next action of any upstream, after [`Event::Timer`] for those that are due.
+    pub(crate) fn poll_upstream(&mut self, now: Nanos) -> Option<(VolumeId, Action)> {
+        self.upstreams.iter_mut().find_map(|(volume, upstream)| {
+            if upstream.poll_timeout().is_some_and(|at| at <= now) {
+                upstream.handle(now, Event::Timer);
+            }
+            Some((volume, upstream.poll_action()?))
+        })
+    }
+
+    /// When an upstream wants to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
+        let upstreams = self.upstreams.iter().filter_map(|(_, upstream)| upstream.poll_timeout());
+        upstreams.chain(self.disk.poll_timeout()).min()
+    }
+
+    /// The session of a volume's upstream is lost, and `failures` with it: the next one repeats all pending requests.
+    pub(crate) fn repeats_pending(&mut self, volume: VolumeId, failures: Failures) {
+        let Route { upstreams, disk, .. } = self;
+        for io in upstreams[volume].pending() {
+            disk.slot_mut(io).failures = failures;
+        }
+    }
+
+    /// Sets where the data of a tenant is on the disk, if it is there and that is known.
+    pub(crate) fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
+        if place.is_some() {
+            self.disk.set_place(tenant, place);
+        }
     }
 
     /// Creates a transfer. The caller adds segments and blocks to it and then [`Route::submit`]s it.
@@ -68,9 +127,13 @@ impl Route {
         self.disk.slot_mut(io)
     }
 
-    /// Queues a transfer; an urgent one ahead of its tenant's others.
-    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
+    /// Queues a transfer; an urgent one ahead of its tenant's others. `failures` are those of the volume's target.
+    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool, failures: Failures) {
         let volume = self.disk.slot(io).io.volume;
+        if let Some(upstream) = self.upstreams.get_mut(volume) {
+            self.disk.submit_elsewhere(now, io, failures);
+            return upstream.submit(now, io, &self.disk.slot(io).io);
+        }
         if self.places.past() == 0 || !self.places.contains(volume) {
             return self.disk.submit(now, io, urgent);
         }
@@ -135,6 +198,31 @@ impl Route {
         part
     }
 
+    /// Promotes the queued write-backs of a volume, because a flush or a writer waits for them.
+    pub(crate) fn promote_writes(&mut self, tenant: TenantId, volume: VolumeId) {
+        if !self.upstreams.contains(volume) {
+            self.disk.promote_writes(tenant, volume);
+        }
+    }
+
+    /// Cancels queued requests of the tenant that are `unwanted` and adds them to `dropped`. The caller forgets them.
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Nanos,
+        (tenant, volume): (TenantId, VolumeId),
+        unwanted: impl Fn(&Slot) -> bool,
+        dropped: &mut Vec<IoId>,
+    ) {
+        if !self.upstreams.contains(volume) {
+            self.disk.withdraw(now, tenant, unwanted, dropped);
+        }
+    }
+
+    /// Longest run of clean blocks of a volume that is rewritten, in blocks.
+    pub(crate) fn gap_blocks_max(&self, volume: VolumeId) -> u64 {
+        if self.upstreams.contains(volume) { 0 } else { self.disk.gap_blocks_max() }
+    }
+
     /// Submits the requests whose turn it is to the device.
     pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, submit: &mut impl FnMut(IoId)) {
         self.disk.dispatch(now, failures, submit);
@@ -149,6 +237,9 @@ impl Route {
         io: IoId,
         result: Result<(), Errno>,
     ) -> Option<(IoId, Served, Result<(), Errno>)> {
+        if self.upstreams.contains(self.disk.slot(io).io.volume) {
+            return Some((io, self.disk.done_elsewhere(now, io), result));
+        }
         let served = self.disk.done(now, since, io);
         let Some(parent) = self.disk.slot(io).parent else { return Some((io, served, result)) };
         let failures = self.disk.slot(io).failures;

@@ -13,7 +13,7 @@ const READ: Purpose = Purpose::Fill;
 /// The first two blocks and a half of the volume are in `LOW`, from its start, the others in `HIGH`, from 1 MiB.
 fn route() -> Route {
     let mut route = Route::new(Device::new(Config::new(1 << 20).policy()));
-    route.disk.set_tenant(0, TENANT, None.into());
+    route.disk.set_tenant(0, TENANT, Some(crate::spec::Terms::default()));
     let half = 5 * BLOCK / 2;
     let places = [Place { end: half, file: LOW, from: 0 }, Place { end: u64::MAX, file: HIGH, from: 1 << 20 }].to_vec();
     route.set_places(VOLUME, places);
@@ -25,7 +25,7 @@ fn transfer(route: &mut Route, op: Op, volume: VolumeId, first: u64, past: u64) 
     let io = route.prepare(op, volume, TENANT, READ);
     route.slot_mut(io).io.offset = first * BLOCK;
     (first..past).for_each(|block| route.add_segment(io, Segment::whole(FrameId(block as u32))));
-    route.submit(0, io, false);
+    route.submit(0, io, false, 0);
     io
 }
 
@@ -109,7 +109,7 @@ fn a_flush_goes_to_each_file_once_and_zeroes_to_their_part() {
     assert_eq!(done(&mut route, parts[1], Ok(())), Some((flush, Ok(()))));
     let zero = route.prepare(Op::Zero, VOLUME, TENANT, READ);
     (route.slot_mut(zero).io.offset, route.slot_mut(zero).io.len) = (0, 10 * BLOCK);
-    route.submit(0, zero, false);
+    route.submit(0, zero, false, 0);
     let parts = in_device(&mut route);
     let ranges: Vec<_> = parts.iter().map(|&io| range(&route, io)).collect();
     let half = 5 * BLOCK / 2;
@@ -132,13 +132,13 @@ fn a_transfer_is_distrusted_if_a_failure_came_after_its_first_part_was_submitted
 #[test]
 fn urgent_writes_are_promoted_in_all_their_parts_and_parts_are_not_cancelled() {
     let mut route = Route { disk: Device::new(Config { device_depth: 1, ..Config::new(1 << 20) }.policy()), ..route() };
-    route.disk.set_tenant(0, TENANT, None.into());
+    route.disk.set_tenant(0, TENANT, Some(crate::spec::Terms::default()));
     let busy = transfer(&mut route, Op::Read, VolumeId(1), 0, 1);
     assert_eq!(in_device(&mut route), [busy]);
     let read = transfer(&mut route, Op::Read, VolumeId(1), 1, 2);
     let io = route.prepare(Op::Write { durable: false }, VOLUME, TENANT, Purpose::WriteBack);
     (0..8).for_each(|block| route.add_segment(io, Segment::whole(FrameId(block))));
-    route.submit(0, io, false);
+    route.submit(0, io, false, 0);
     route.disk.promote_writes(TENANT, VOLUME);
     let mut dropped = Vec::new();
     route.disk.withdraw(0, TENANT, |slot| slot.purpose == Purpose::WriteBack, &mut dropped);

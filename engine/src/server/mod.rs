@@ -21,9 +21,10 @@ use crate::control::Report;
 use crate::disk::{Io, Segment};
 use crate::event::{Action, Event, Outgoing, Receive};
 use crate::front::{self, Front};
-use crate::ids::{ConnId, IoId, TenantId};
+use crate::ids::{ConnId, IoId, TenantId, VolumeId};
 use crate::nbd::{Form, Header, Kind, Parsed, parse};
 use crate::units::{BLOCK, Nanos};
+use crate::upstream::{LinkId, Upstream};
 use crate::volume::{Effect, Timer, UNIT_NS, Volumes};
 use planning::Planning;
 use snapshots::Snapshots;
@@ -81,6 +82,7 @@ impl Server {
             Event::IoDone { io, since, result } => volumes.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Work { tenant } => volumes.work_on(tenant),
+            Event::Upstream { volume, event } => volumes.upstream_event(volume, event),
             Event::Targets(targets) => self.take_targets(&targets),
             Event::Timer => self.timer_rang(),
         }
@@ -148,6 +150,22 @@ impl Server {
         }
     }
 
+    /// The outgoing bytes of a connection to the upstream of a volume, in order.
+    pub fn upstream_outgoing(&self, volume: VolumeId, link: LinkId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.volumes.route.upstream(volume).into_iter().flat_map(move |upstream| upstream.outgoing(link))
+    }
+
+    /// Where the next bytes of such a connection belong, in order; nothing if [`Event::Upstream`] takes them, with
+    /// [`Received`](crate::upstream::Event::Received).
+    pub fn upstream_data(&self, volume: VolumeId, link: LinkId) -> impl Iterator<Item = Segment> + '_ {
+        self.volumes.route.upstream(volume).into_iter().flat_map(move |upstream| upstream.data(link))
+    }
+
+    /// How many bytes of the last [`Received`](crate::upstream::Event::Received) of a volume were taken.
+    pub fn upstream_taken(&self, volume: VolumeId) -> usize {
+        self.volumes.route.upstream(volume).map_or(0, Upstream::taken)
+    }
+
     /// A device request that was submitted and is not complete.
     pub fn io(&self, io: IoId) -> &Io {
         self.volumes.io(io)
@@ -183,7 +201,8 @@ impl Server {
             self.move_frames();
         }
         self.pass_on();
-        while self.volumes.settle_round() {
+        // After the round too: what it submits to an upstream has no other effect.
+        while self.volumes.heed_upstreams() | self.volumes.settle_round() | self.volumes.heed_upstreams() {
             self.pass_on();
         }
         self.volumes.dispatch();
@@ -200,6 +219,7 @@ impl Server {
                 Effect::Zero { frame, start, len } => actions.push_back(Action::Zero { frame, start, len }),
                 Effect::Submit(io) => actions.push_back(Action::Submit(io)),
                 Effect::Work(tenant) => actions.push_back(Action::Work(tenant)),
+                Effect::Upstream(volume, request) => actions.push_back(Action::Upstream { volume, request }),
                 Effect::Gone(conn) => actions.push_back(Action::Gone(conn)),
                 Effect::Data(data) => front.data(volumes, data),
                 Effect::Extents { conn, cookie, volume, start, end, one } => {

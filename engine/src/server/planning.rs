@@ -212,11 +212,18 @@ impl Server {
         if evidence.generation != self.planning.generation {
             // Facts may be those of tenants that do not exist any more. Looks are taken once: they stay.
             evidence.tenants.clear();
+            evidence.remote.clear();
             (evidence.generation, *next, *before) = (self.planning.generation, 0, 0);
         }
         let ids = self.volumes.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < *next);
         let some: Vec<TenantId> = ids.take(TENANTS_PER_STEP + 1).collect();
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
+            let spec = self.volumes.cache.partition(tenant).spec;
+            if spec.is_remote {
+                evidence.remote.push((tenant, spec.cache));
+                (*next, *before) = (tenant.0 + 1, *before + 1);
+                continue;
+            }
             let is_in_turn = turns.is_some_and(|turns| *before % turns == self.planning.reviews % turns);
             if is_in_turn && !evidence.looks.iter().any(|look| look.tenant == tenant) {
                 evidence.looks.push(self.look(tenant));

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::Server;
 use crate::control::{ConnectionStats, Progress, Report, Snapshot, TenantStats, VolumeStats};
 use crate::ids::{TenantId, VolumeId};
+use crate::upstream::Upstream;
 use crate::volume::{Volume, Volumes};
 
 /// Tenants in one step: about 5 us for each, because of the percentiles of its latencies.
@@ -141,6 +142,7 @@ impl Server {
             stalled_writer_disconnects: counters.stalled_writer_disconnects,
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
+            upstream: self.volumes.route.upstream(volume.id()).map(Upstream::stats),
             dirty_blocks: u64::from(cached.unwritten),
             hole_bytes: volume.holes.bytes(),
             lost: volume.flushes.lost,

@@ -1,11 +1,18 @@
 //! The connections of a session: handshakes, and replies.
 
 use super::requests::Requests;
-use super::{Action, LinkId, Phase, RETRY_NS, Upstream};
+use super::{Action, LinkId, Loss, Phase, RETRY_NS, Request, Upstream};
+use crate::disk::Op;
 use crate::errno::Errno;
 use crate::nbd::wire::export_flag;
 use crate::nbd::{Claim, Form, Opened, Opening, Part, Replies, Unopened, Wanted};
 use crate::stream::Stream;
+
+/// Parts of replies that one event handles: the driver sends the rest of the bytes with the next one.
+const PARTS_MAX: usize = 16;
+
+/// A part of a read that was answered before, or parts in too much disorder.
+const TWICE: Loss = Loss::Content("a part of a read is answered twice, or parts are in disorder");
 
 /// The state of a connection.
 #[derive(Default, Debug)]
@@ -52,16 +59,19 @@ impl Upstream {
     }
 
     pub(super) fn connected(&mut self, link: LinkId) {
-        let claim = Claim { client: self.settings.client.clone(), epoch: self.epoch };
+        let claim = Claim { client: self.settings.client.clone(), epoch: self.epoch, shared: self.settings.is_shared };
         let wanted = Wanted {
             name: self.settings.name.clone(),
             form: Form::Extended,
             session: Some(claim),
             ..Wanted::default()
         };
-        let state = &mut self.links[link.0 as usize].state;
-        if matches!(state, State::Connecting) {
-            *state = State::Handshake(Box::new(Opening::new(wanted)));
+        let at = link.0 as usize;
+        if matches!(self.links[at].state, State::Connecting) {
+            let opening = if self.settings.tls { Opening::encrypted(wanted) } else { Opening::new(wanted) };
+            self.links[at].state = State::Handshake(Box::new(opening));
+            // With TLS, the client speaks first.
+            self.negotiate(at, &[]);
         }
     }
 
@@ -85,21 +95,21 @@ impl Upstream {
         match result {
             Ok(consumed) => drop(link.stash.drain(..consumed)),
             Err(why) => {
-                self.actions.push_back(Action::Refused(why));
-                return self.lose_session();
+                self.ask(Request::Refused(why));
+                return self.lose_session(None);
             }
         }
         let (outgoing, opened) = (opening.take_outgoing(), opening.opened());
         if !outgoing.is_empty() {
             if link.stream.is_drained() {
-                self.actions.push_back(Action::Send(LinkId(at as u32)));
+                self.actions.push_back(Action::Ask(Request::Send(LinkId(at as u32))));
             }
             link.stream.push_bytes(&outgoing);
         }
         let Some(opened) = opened else { return };
         if !link.stash.is_empty() {
-            self.actions.push_back(Action::Refused(Unopened::Broken("replies to requests that were not sent")));
-            return self.lose_session();
+            self.ask(Request::Refused(Unopened::Broken("replies to requests that were not sent")));
+            return self.lose_session(None);
         }
         link.state = State::Open;
         link.replies = Replies::new(opened.form, None);
@@ -108,14 +118,14 @@ impl Upstream {
 
     fn opened(&mut self, at: usize, opened: Opened) {
         if let Err(why) = self.check(&opened) {
-            self.lose_session();
+            self.lose_session(None);
             self.phase = Phase::Offline;
-            self.actions.push_back(Action::Offline(why));
+            self.ask(Request::Offline(why));
             return;
         }
         // The forms of the connections of a session are one: the first one's.
         if at > 0 && self.export.map(|export| export.form) != Some(opened.form) {
-            return self.lose_session();
+            return self.lose_session(Some(Loss::Content("its connections have different forms")));
         }
         if at > 0 {
             return;
@@ -123,9 +133,12 @@ impl Upstream {
         self.export = Some(opened);
         self.retry_ns = RETRY_NS;
         self.phase = Phase::Replaying;
-        self.actions.push_back(Action::Online(opened));
-        for range in self.zeroed.ranges() {
-            self.requests.add_retained(range.start, range.end);
+        self.ask(Request::Online(opened));
+        for range in self.zeroed.ranges().iter().filter(|_| !planted!(ZeroedForgotten)) {
+            self.requests.add_retained(Op::Zero, range.start, range.end);
+        }
+        if self.inherits && opened.has(export_flag::SEND_FLUSH) && !planted!(InheritedNotFlushed) {
+            self.requests.add_retained(Op::Flush, 0, 0);
         }
         if opened.has(export_flag::CAN_MULTI_CONN) {
             (1..self.links.len()).for_each(|at| self.open_link(at));
@@ -133,37 +146,39 @@ impl Upstream {
     }
 
     fn read_replies(&mut self, at: usize, bytes: &[u8]) {
-        let mut read = 0;
-        loop {
+        let (mut read, mut parts) = (0, 0);
+        while parts < PARTS_MAX {
             let (link, requests) = (&mut self.links[at], &self.requests);
             if link.data.is_some() {
                 break;
             }
-            let Ok((used, part)) = link.replies.next(&bytes[read..], |cookie| requests.asked(at, cookie)) else {
-                return self.lose_session();
+            parts += 1;
+            let (used, part) = match link.replies.next(&bytes[read..], |cookie| requests.asked(at, cookie)) {
+                Ok(next) => next,
+                Err(why) => return self.lose_session(Some(Loss::Reply(why))),
             };
             read += used;
             let Some((cookie, part)) = part else { break };
-            if self.part(at, cookie, part).is_err() {
-                return self.lose_session();
+            if let Err(why) = self.part(at, cookie, part) {
+                return self.lose_session(Some(why));
             }
         }
         self.taken = read;
     }
 
     /// A part of a reply; an error if the connection is of no use any more.
-    fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), ()> {
+    fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), Loss> {
         let requests: &mut Requests = &mut self.requests;
         match part {
             Part::Data { offset, len } => {
-                self.links[at].data = Some(requests.answer(cookie, offset, len).ok_or(())?);
+                self.links[at].data = Some(requests.answer(cookie, offset, len).ok_or(TWICE)?);
             }
             Part::Hole { offset, len } => {
-                let (slot, start) = requests.answer(cookie, offset, len).ok_or(())?;
+                let (slot, start) = requests.answer(cookie, offset, len).ok_or(TWICE)?;
                 self.actions.extend(requests.segments(slot, start, len).map(Action::Zero));
             }
             Part::Error(number) => requests.failed(cookie, errno(number)),
-            Part::Extent { .. } => return Err(()),
+            Part::Extent { .. } => return Err(Loss::Content("an answer to a request that was not sent")),
             Part::Done => return self.answered(cookie),
         }
         Ok(())
@@ -190,7 +205,7 @@ impl Upstream {
         let state = if used { State::Closed } else { State::Ended };
         self.links[at] = Link { state, ..Link::default() };
         if in_use {
-            return self.lose_session();
+            return self.lose_session(Some(Loss::Ended));
         }
         self.try_next_session();
     }

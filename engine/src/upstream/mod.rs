@@ -14,7 +14,9 @@
 //! the server, so the owner makes them dirty again ([`Action::Failed`], `disk/durability.rs`) and submits them anew,
 //! with the newest content of each block. Ranges of zeros have no content that the owner could keep: they are retained
 //! here (`zeroed.rs`). The next session begins with them; unanswered requests follow in their order, then new ones. A
-//! flush that was not answered is [`Action::Void`]: what it covers may have to be written again first.
+//! flush that was not answered is [`Action::Void`]: what it covers may have to be written again first. The first
+//! session begins with a flush: what an earlier process of this client wrote can be lost until then, and clients that
+//! read it rely on it.
 //!
 //! **Order.** Requests are sent in the order in which they are submitted. A request waits while one that overlaps it is
 //! outstanding, and a flush while an earlier write is.
@@ -34,11 +36,12 @@ mod zeroed;
 
 use std::collections::VecDeque;
 
-use crate::disk::{Io, Segment};
+use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
 use crate::nbd::wire::export_flag;
-use crate::nbd::{Opened, Unopened};
+use crate::nbd::{Broken, Opened, Unopened};
+use crate::spec::UpstreamSpec;
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use link::{Link, State};
@@ -61,32 +64,9 @@ const FLAGS_KEPT: u16 = export_flag::READ_ONLY
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u32);
 
-/// The settings of an upstream.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The export.
-    pub name: String,
-    /// The name by which a server of ours knows this client.
-    pub client: String,
-    /// The epoch of the last session. The owner makes sure that no other session of this client had a later one.
-    pub epoch: u64,
-    /// Connections, if the server permits several.
-    pub connections: u32,
-    /// Requests outstanding at most.
-    pub window: u32,
-    /// How long a request waits for a server that is away.
-    pub deadline_ns: Nanos,
-    /// Bytes of writes that no flush covers, above which the owner is asked to flush: a quarter of the partition.
-    pub unflushed_bytes_max: u64,
-    /// Whether a server without FLUSH is accepted.
-    pub unsafe_without_flush: bool,
-}
-
 /// An input.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A device request; its frames stay as they are until it is done.
-    Submit(IoId, &'a Io),
     /// The connection that [`Action::Open`] asked for is established.
     Connected(LinkId),
     /// Bytes of the server arrived, other than the data that [`Upstream::data`] expects. All of them are taken up to
@@ -105,15 +85,53 @@ pub enum Event<'a> {
     Timer,
 }
 
-/// A request to the driver, or to the owner of the volumes.
+/// A request to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum Request {
     /// Connect to the server, then report `Connected`, or `Closed` and `Ended`.
     Open(LinkId),
     /// [`Upstream::outgoing`] is no longer empty.
     Send(LinkId),
     /// Send nothing more, wait for the server to end the connection, and report `Closed`, then `Ended`.
     Close(LinkId),
+    /// For the operator: a session begins; the export has this form. Its epoch must not be used again.
+    Online(Opened),
+    /// For the operator: the server was reached and did not open the export. It is tried again.
+    Refused(Unopened),
+    /// For the operator: a session, or an attempt to open one, was lost.
+    Lost(Loss),
+    /// For the operator: the export cannot be used any more. Each request fails.
+    Offline(Mismatch),
+}
+
+/// Why a session was lost, or could not be opened.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Loss {
+    /// The server, or the network, ended a connection.
+    #[error("a connection ended")]
+    Ended,
+    /// A request, or the handshake, was not answered in time.
+    #[error("the server does not answer")]
+    Silent,
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
+    Shutdown,
+    /// The server answered with what no server may send.
+    #[error("the server violates the protocol: {0}")]
+    Reply(Broken),
+    /// The same, where the reply itself has its form.
+    #[error("the server violates the protocol: {0}")]
+    Content(&'static str),
+    /// A flush failed, and the server may have dropped zeros.
+    #[error("the server could not flush or zero: ranges that were zeroed are zeroed again")]
+    Zeros,
+}
+
+/// What the machine wants of the owner of the volumes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    /// Of the driver.
+    Ask(Request),
     /// Zero these bytes of a frame, before the next event.
     Zero(Segment),
     /// A request is complete.
@@ -122,14 +140,6 @@ pub enum Action {
     Void(IoId),
     /// A device flush of this target counts as failed.
     Failed,
-    /// Too much is unflushed: flush.
-    WantFlush,
-    /// A session begins; the export has this form. The epoch is in use.
-    Online(Opened),
-    /// The server was reached and did not open the export. It is tried again.
-    Refused(Unopened),
-    /// The export cannot be used any more: each request fails.
-    Offline(Mismatch),
 }
 
 /// Why an export cannot be used.
@@ -162,13 +172,36 @@ pub enum Mismatch {
     NoFlush,
 }
 
+/// The state of an upstream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UpstreamStats {
+    /// Whether requests are sent.
+    pub is_open: bool,
+    /// Whether the export cannot be used any more.
+    pub is_offline: bool,
+    /// Open connections.
+    pub connections: u32,
+    /// Requests that were sent and are not answered.
+    pub outstanding: u32,
+    /// Requests that wait to be sent.
+    pub waiting: u32,
+    /// Bytes of acknowledged writes that are not durable at the server, as whole blocks.
+    pub unflushed_bytes: u64,
+    /// Sessions that were lost.
+    pub reconnects: u64,
+    /// The epoch of the present session, or of the last one.
+    pub epoch: u64,
+    /// Mean time from a request to its answer, latest ones first by eighths; 0 if none was answered.
+    pub round_trip_ns: Nanos,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// No session is opened before this time.
     Waiting(Nanos),
     /// The first connection is being opened, until this time at most.
     Opening(Nanos),
-    /// Retained zeros are written again.
+    /// Retained zeros are written again; in the first session, a flush.
     Replaying,
     /// Requests are sent.
     Open,
@@ -181,7 +214,7 @@ enum Phase {
 /// The client of one export.
 #[derive(Debug)]
 pub struct Upstream {
-    settings: Settings,
+    settings: UpstreamSpec,
     now: Nanos,
     phase: Phase,
     epoch: u64,
@@ -194,20 +227,22 @@ pub struct Upstream {
     /// Bytes of acknowledged writes that are not durable: those that the flush in progress covers, and later ones.
     covered_bytes: u64,
     unflushed_bytes: u64,
-    flush_wanted: bool,
+    /// What an earlier process wrote may not be durable.
+    inherits: bool,
     /// Bytes of the last `Received` that were taken.
     taken: usize,
     reconnects: u64,
+    round_trip_ns: Nanos,
     actions: VecDeque<Action>,
 }
 
 impl Upstream {
     /// An upstream without a session; [`Upstream::poll_timeout`] asks for the first one at once.
-    pub fn new(settings: Settings) -> Upstream {
+    pub fn new(now: Nanos, settings: UpstreamSpec) -> Upstream {
         assert!(settings.connections > 0 && settings.window > 0);
         Upstream {
-            now: 0,
-            phase: Phase::Waiting(0),
+            now,
+            phase: Phase::Waiting(now),
             epoch: settings.epoch,
             links: (0..settings.connections).map(|_| Link::default()).collect(),
             requests: Requests::default(),
@@ -216,9 +251,10 @@ impl Upstream {
             retry_ns: RETRY_NS,
             covered_bytes: 0,
             unflushed_bytes: 0,
-            flush_wanted: false,
+            inherits: true,
             taken: 0,
             reconnects: 0,
+            round_trip_ns: 0,
             actions: VecDeque::new(),
             settings,
         }
@@ -228,7 +264,6 @@ impl Upstream {
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         self.now = self.now.max(now);
         match event {
-            Event::Submit(io, request) => self.requests.add(self.now, io, request),
             Event::Connected(link) => self.connected(link),
             Event::Received(link, bytes) => self.received(link, bytes),
             Event::Filled(link, bytes) => self.filled(link, bytes),
@@ -240,8 +275,19 @@ impl Upstream {
         self.settle();
     }
 
+    /// Takes a device request; its frames stay as they are until it is done.
+    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, request: &Io) {
+        self.now = self.now.max(now);
+        if request.op == Op::Flush {
+            // For the owner, it does not cover a write that is answered later.
+            self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
+        }
+        self.requests.add(self.now, io, request);
+        self.settle();
+    }
+
     /// The next action.
-    pub fn poll_action(&mut self) -> Option<Action> {
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
@@ -273,26 +319,39 @@ impl Upstream {
         self.taken
     }
 
-    /// The epoch of the present session, or of the last one.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    /// What the upstream does at present.
+    pub(crate) fn stats(&self) -> UpstreamStats {
+        let (outstanding, waiting) = self.requests.counts();
+        UpstreamStats {
+            is_open: self.phase == Phase::Open,
+            is_offline: self.phase == Phase::Offline,
+            connections: self.links.iter().filter(|link| matches!(link.state, State::Open)).count() as u32,
+            outstanding,
+            waiting,
+            unflushed_bytes: self.covered_bytes + self.unflushed_bytes,
+            reconnects: self.reconnects,
+            epoch: self.epoch,
+            round_trip_ns: self.round_trip_ns,
+        }
     }
 
-    /// Bytes of acknowledged writes that are not durable.
-    pub fn unflushed_bytes(&self) -> u64 {
-        self.covered_bytes + self.unflushed_bytes
+    /// Whether a flush is due, because more than `bytes_max` of acknowledged writes or too many ranges of zeros are not
+    /// durable. Not while a flush is outstanding.
+    pub(crate) fn wants_flush(&self, bytes_max: u64) -> bool {
+        let much = self.unflushed_bytes > bytes_max || self.zeroed.is_full();
+        much && self.covered_bytes == 0 && !self.requests.has_flush()
     }
 
-    /// Sessions that were lost.
-    pub fn reconnects(&self) -> u64 {
-        self.reconnects
+    /// Requests that were submitted and are not done.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = IoId> + '_ {
+        self.requests.pending()
     }
 
     /// Restores the invariants: what can be sent is sent, what has waited too long has failed.
     fn settle(&mut self) {
         match self.phase {
             Phase::Waiting(until) if until <= self.now => self.open_session(),
-            Phase::Opening(until) if until <= self.now => self.lose_session(),
+            Phase::Opening(until) if until <= self.now => self.lose_session(Some(Loss::Silent)),
             _ => {}
         }
         self.expire();
@@ -310,13 +369,18 @@ impl Upstream {
     }
 
     fn expire(&mut self) {
-        let Some(since) = self.requests.oldest() else { return };
-        if self.phase != Phase::Offline && since + self.settings.deadline_ns > self.now {
+        let deadline_ns = self.settings.deadline_ns;
+        let may_be_due = |oldest: Option<Nanos>| oldest.is_some_and(|since| since + deadline_ns <= self.now);
+        if self.phase != Phase::Offline && !may_be_due(self.requests.oldest()) {
+            return;
+        }
+        let oldest = self.requests.look_for_oldest();
+        if oldest.is_none() || self.phase != Phase::Offline && !may_be_due(oldest) {
             return;
         }
         if matches!(self.phase, Phase::Open | Phase::Replaying) {
             // It holds more than one request up, and its frames must come back.
-            self.lose_session();
+            self.lose_session(Some(Loss::Silent));
         }
         if self.may_fail() {
             if self.phase == Phase::Offline {
@@ -325,10 +389,19 @@ impl Upstream {
             }
             let past = self.now.saturating_sub(self.settings.deadline_ns);
             let until = if self.phase == Phase::Offline { Nanos::MAX } else { past };
-            while let Some(io) = self.requests.take_expired(until) {
+            while let Some((io, op)) = self.requests.take_expired(until) {
+                if op == Op::Flush {
+                    // A failed one, after which the owner writes everything again.
+                    (self.covered_bytes, self.unflushed_bytes) = (0, 0);
+                }
                 self.actions.push_back(Action::Done(io, Err(Errno::Io)));
             }
+            self.requests.look_for_oldest();
         }
+    }
+
+    fn ask(&mut self, request: Request) {
+        self.actions.push_back(Action::Ask(request));
     }
 
     fn open_session(&mut self) {
@@ -339,24 +412,27 @@ impl Upstream {
 
     fn open_link(&mut self, at: usize) {
         self.links[at] = Link { state: State::Connecting, ..Link::default() };
-        self.actions.push_back(Action::Open(LinkId(at as u32)));
+        self.ask(Request::Open(LinkId(at as u32)));
     }
 
     /// A connection is lost, or one that must be given up: all of them are closed, and requests wait for the next
-    /// session.
-    fn lose_session(&mut self) {
+    /// session. `why`, unless the operator knows it.
+    fn lose_session(&mut self, why: Option<Loss>) {
+        if let Some(why) = why {
+            self.ask(Request::Lost(why));
+        }
         let had_session = matches!(self.phase, Phase::Open | Phase::Replaying);
         self.phase = Phase::Closing;
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
             if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {
                 link.state = State::Closing;
-                self.actions.push_back(Action::Close(LinkId(at as u32)));
+                self.ask(Request::Close(LinkId(at as u32)));
             }
         }
         if had_session {
             self.reconnects += 1;
-            (self.covered_bytes, self.unflushed_bytes, self.flush_wanted) = (0, 0, false);
+            (self.covered_bytes, self.unflushed_bytes) = (0, 0);
             self.actions.push_back(Action::Failed);
             self.zeroed.flush_lost();
         }
@@ -374,7 +450,7 @@ impl Upstream {
         }
         let is_ours = self.export.is_some_and(|export| export.volume.is_some());
         let ended = self.links.iter().all(|link| matches!(link.state, State::Ended));
-        if is_ours || ended {
+        if is_ours || ended || planted!(RepeatedBeforeEnded) {
             self.phase = Phase::Waiting(self.now + self.retry_ns);
             self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
         }
@@ -384,7 +460,8 @@ impl Upstream {
     fn check(&mut self, opened: &Opened) -> Result<(), Mismatch> {
         let first = *self.export.get_or_insert(*opened);
         let (before, now) = (first.flags & FLAGS_KEPT, opened.flags & FLAGS_KEPT);
-        if !opened.has(export_flag::SEND_FLUSH) && !self.settings.unsafe_without_flush {
+        let is_safe = opened.has(export_flag::SEND_FLUSH) || opened.has(export_flag::READ_ONLY);
+        if !is_safe && !self.settings.unsafe_without_flush {
             Err(Mismatch::NoFlush)
         } else if u64::from(opened.block_bytes_min) > BLOCK {
             Err(Mismatch::Blocks(opened.block_bytes_min))
@@ -392,7 +469,7 @@ impl Upstream {
             Err(Mismatch::Size { before: first.size, now: opened.size })
         } else if before != now {
             Err(Mismatch::Flags { before, now })
-        } else if opened.volume != first.volume {
+        } else if opened.volume != first.volume && !planted!(IdentityNotChecked) {
             Err(Mismatch::Volume)
         } else {
             Ok(())

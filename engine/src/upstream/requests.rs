@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Action, LinkId, Phase, Upstream};
+use super::{Action, LinkId, Loss, Phase, Request, Upstream};
+use crate::disk::durability::is_failed_flush;
 use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
@@ -14,10 +15,10 @@ use crate::units::{BLOCK, Nanos};
 /// Parts of a read that one reply may have in disorder: chunks that continue one another count once.
 const GAPS_MAX: usize = 64;
 
-/// A request, or retained zeros that are written again.
+/// A request; retained zeros that are written again; or the flush with which the first session begins.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// `None` for retained zeros.
+    /// `None` for retained zeros and the first flush.
     io: Option<IoId>,
     op: Op,
     offset: u64,
@@ -38,8 +39,9 @@ pub(super) struct Slot {
     got: Vec<(u64, u64)>,
     /// Part of the cookie, so that late replies are detected.
     generation: u32,
-    /// The connection on which it is outstanding.
+    /// The connection on which it is outstanding, and since when.
     link: usize,
+    sent_at: Nanos,
 }
 
 impl Default for Slot {
@@ -60,6 +62,7 @@ impl Default for Slot {
             got: Vec::new(),
             generation: 0,
             link: 0,
+            sent_at: 0,
         }
     }
 }
@@ -111,11 +114,13 @@ pub(super) struct Requests {
     /// Outstanding.
     sent: Vec<u32>,
     submitted: u64,
+    /// No request has waited for longer than since then; exact after [`Requests::look_for_oldest`].
+    oldest: Option<Nanos>,
 }
 
 impl Default for Requests {
     fn default() -> Self {
-        Requests { slots: Slab::new(), queue: VecDeque::new(), sent: Vec::new(), submitted: 0 }
+        Requests { slots: Slab::new(), queue: VecDeque::new(), sent: Vec::new(), submitted: 0, oldest: None }
     }
 }
 
@@ -137,35 +142,57 @@ impl Requests {
         let slot = &mut self.slots[id];
         slot.segments.extend_from_slice(&request.segments);
         (slot.since, slot.order) = (now, self.submitted);
+        self.oldest.get_or_insert(now);
         self.queue.push_back(id);
     }
 
-    /// Zeros that are written again, before everything else.
-    pub(super) fn add_retained(&mut self, start: u64, end: u64) {
-        let id = self.take(None, Op::Zero, start, end - start);
+    /// Zeros that are written again, or the first flush, before everything else.
+    pub(super) fn add_retained(&mut self, op: Op, start: u64, end: u64) {
+        let id = self.take(None, op, start, end - start);
         (self.slots[id].since, self.slots[id].order) = (Nanos::MAX, 0);
         self.queue.push_front(id);
     }
 
-    /// Whether retained zeros are still to be answered.
+    /// Numbers of outstanding and of waiting requests.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.sent.len() as u32, self.queue.len() as u32)
+    }
+
+    /// Requests of the owner that are not done.
+    pub(super) fn pending(&self) -> impl Iterator<Item = IoId> + '_ {
+        self.queue.iter().chain(&self.sent).filter_map(|&id| self.slots[id].io)
+    }
+
+    /// Whether a flush was submitted and is not answered.
+    pub(super) fn has_flush(&self) -> bool {
+        self.queue.iter().chain(&self.sent).any(|&id| self.slots[id].kind() == Kind::Flush)
+    }
+
+    /// Whether retained zeros or the first flush are still to be answered.
     pub(super) fn has_retained(&self) -> bool {
         let is_retained = |&id: &u32| self.slots[id].io.is_none();
         self.queue.front().is_some_and(is_retained) || self.sent.iter().any(is_retained)
     }
 
-    /// Since when the oldest request waits.
+    /// Since when the oldest request waits, or earlier.
     pub(super) fn oldest(&self) -> Option<Nanos> {
-        let sent = self.sent.iter().map(|&id| self.slots[id].since).min();
-        let queued = self.queue.front().map(|&id| self.slots[id].since);
-        [sent, queued].into_iter().flatten().min().filter(|&since| since < Nanos::MAX)
+        self.oldest
+    }
+
+    /// Since when the oldest request waits.
+    pub(super) fn look_for_oldest(&mut self) -> Option<Nanos> {
+        let since = |&id: &u32| Some(self.slots[id].since).filter(|&since| since < Nanos::MAX);
+        let oldest = self.sent.iter().filter_map(since).chain(self.queue.iter().find_map(since)).min();
+        self.oldest = oldest;
+        oldest
     }
 
     /// The first queued request, if it has waited since `until` or longer.
-    pub(super) fn take_expired(&mut self, until: Nanos) -> Option<IoId> {
+    pub(super) fn take_expired(&mut self, until: Nanos) -> Option<(IoId, Op)> {
         let id = *self.queue.front().filter(|&&id| self.slots[id].since <= until)?;
         self.queue.pop_front();
         self.slots.give(id);
-        self.slots[id].io
+        self.slots[id].io.map(|io| (io, self.slots[id].op))
     }
 
     /// The session is over: outstanding requests wait again, in their order, with their whole length. Returns the
@@ -218,7 +245,10 @@ impl Requests {
 
     pub(super) fn failed(&mut self, cookie: u64, why: Errno) {
         if let Some(id) = self.of_cookie(cookie) {
-            self.slots[id].error.get_or_insert(why);
+            let slot = &mut self.slots[id];
+            // For the owner it is a failed flush, even if the flush belongs to a durable write.
+            let is_flush = slot.kind() == Kind::Flush && why != Errno::Shutdown;
+            slot.error.get_or_insert(if is_flush { Errno::Io } else { why });
         }
     }
 
@@ -245,7 +275,7 @@ impl Upstream {
             let is_retained = self.requests.slots[id].io.is_none();
             let may_send = match self.phase {
                 Phase::Open => true,
-                Phase::Replaying => is_retained,
+                Phase::Replaying => is_retained || planted!(OverlapInFlight),
                 Phase::Waiting(_) | Phase::Opening(_) | Phase::Closing | Phase::Offline => false,
             };
             if !may_send || self.requests.sent.len() >= self.settings.window as usize || self.must_wait(id) {
@@ -261,7 +291,7 @@ impl Upstream {
         let (slots, slot) = (&self.requests.slots, &self.requests.slots[id]);
         self.requests.sent.iter().map(|&sent| &slots[sent]).any(|sent| match slot.kind() {
             Kind::Flush => sent.changes() || sent.kind() == Kind::Flush,
-            _ => sent.overlaps(slot) && (sent.changes() || slot.changes()),
+            _ => sent.overlaps(slot) && (sent.changes() || slot.changes()) && !planted!(OverlapInFlight),
         })
     }
 
@@ -294,20 +324,20 @@ impl Upstream {
         flags |= if slot.durable { flag::FUA } else { 0 };
         if slot.kind() == Kind::Flush {
             self.zeroed.flush_begun();
-            self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
         }
         let cookie = u64::from(slot.generation) << 32 | u64::from(id);
         let offset = if slot.kind() == Kind::Flush { 0 } else { slot.offset + slot.done };
         let header = RawHeader::new(export.form, command, flags, cookie, offset, slot.part);
         let (start, part, has_payload) = (slot.done, slot.part, command == command::WRITE);
         let at = self.least_loaded();
-        self.requests.slots[id].link = at;
+        let slot = &mut self.requests.slots[id];
+        (slot.link, slot.sent_at) = (at, self.now);
         self.requests.sent.push(id);
         let link = &mut self.links[at];
         link.outstanding += 1;
         link.used = true;
         if link.stream.is_drained() {
-            self.actions.push_back(Action::Send(LinkId(at as u32)));
+            self.actions.push_back(Action::Ask(Request::Send(LinkId(at as u32))));
         }
         link.stream.push(Head::from(header));
         if has_payload {
@@ -318,20 +348,23 @@ impl Upstream {
     }
 
     /// A reply is complete. An error: the reply violates the protocol, or the server is shutting down.
-    pub(super) fn answered(&mut self, cookie: u64) -> Result<(), ()> {
-        let Some(id) = self.requests.of_cookie(cookie) else { return Err(()) };
+    pub(super) fn answered(&mut self, cookie: u64) -> Result<(), Loss> {
+        let Some(id) = self.requests.of_cookie(cookie) else { return Err(Loss::Content("an answer to nothing")) };
         let slot = &mut self.requests.slots[id];
         let end = slot.done + slot.part;
         if slot.error == Some(Errno::Shutdown) {
-            return Err(());
+            return Err(Loss::Shutdown);
         }
         if slot.error.is_none() && slot.kind() == Kind::Read {
             let whole = slot.got.iter().map(|(from, to)| to - from).sum::<u64>() == end;
             if !whole {
-                return Err(());
+                return Err(Loss::Content("parts of a read are missing"));
             }
         }
         self.links[slot.link].outstanding -= 1;
+        let took_ns = self.now - slot.sent_at;
+        self.round_trip_ns =
+            if self.round_trip_ns == 0 { took_ns } else { self.round_trip_ns - self.round_trip_ns / 8 + took_ns / 8 };
         self.requests.sent.retain(|&sent| sent != id);
         let slot = &mut self.requests.slots[id];
         if slot.error.is_none() {
@@ -344,18 +377,23 @@ impl Upstream {
                 self.requests.queue.push_front(id);
                 return Ok(());
             }
-        } else if slot.io.is_none() {
+        } else if slot.io.is_none() && slot.op != Op::Flush {
             // Without the retained zeros nothing else may be written.
             self.requests.slots.give(id);
-            return Err(());
+            return Err(Loss::Zeros);
         }
         self.settled(id);
         let slot = &self.requests.slots[id];
-        if let Some(io) = slot.io {
-            self.actions.push_back(Action::Done(io, slot.error.map_or(Ok(()), Err)));
+        let result = slot.error.map_or(Ok(()), Err);
+        let is_failed = is_failed_flush(slot.op, result);
+        match slot.io {
+            Some(io) => self.actions.push_back(Action::Done(io, result)),
+            // A server that cannot flush can still be read: later flushes fail.
+            None => self.inherits &= slot.op != Op::Flush,
         }
         self.requests.slots.give(id);
-        Ok(())
+        // The server may have dropped zeros: the next session writes them again.
+        if is_failed && !self.zeroed.ranges().is_empty() { Err(Loss::Zeros) } else { Ok(()) }
     }
 
     /// Records what a complete request means for a lost session.
@@ -365,17 +403,19 @@ impl Upstream {
         let is_flush = slot.kind() == Kind::Flush;
         match slot.op {
             _ if slot.error.is_some() => {
-                if is_flush {
+                if is_failed_flush(slot.op, Err(Errno::Io)) {
                     self.zeroed.flush_lost();
-                    self.unflushed_bytes += std::mem::take(&mut self.covered_bytes);
-                    self.flush_wanted = false;
+                    // The owner writes it again.
+                    (self.covered_bytes, self.unflushed_bytes) = (0, 0);
                 }
                 return;
             }
+            Op::Write { .. } if planted!(ZeroedAgainOverWrites) => {}
             Op::Write { .. } if slot.durable => self.zeroed.remove(start, end),
             Op::Write { .. } if !is_flush => {
                 self.zeroed.remove(start, end);
-                self.unflushed_bytes += slot.len;
+                // A block is kept as a whole.
+                self.unflushed_bytes += end.next_multiple_of(BLOCK) - start / BLOCK * BLOCK;
             }
             Op::Zero | Op::Punch if slot.durable => self.zeroed.remove(start, end),
             Op::Zero | Op::Punch if slot.io.is_some() => self.zeroed.add(start, end),
@@ -383,14 +423,12 @@ impl Upstream {
         }
         if is_flush {
             self.zeroed.flushed();
-            (self.covered_bytes, self.flush_wanted) = (0, false);
+            if slot.op == Op::Flush && slot.io.is_some() {
+                self.covered_bytes = 0;
+            }
             if matches!(slot.op, Op::Write { .. }) {
                 self.zeroed.remove(start, end);
             }
-        }
-        let much = self.unflushed_bytes() > self.settings.unflushed_bytes_max || self.zeroed.is_full();
-        if much && !std::mem::replace(&mut self.flush_wanted, true) {
-            self.actions.push_back(Action::WantFlush);
         }
     }
 }

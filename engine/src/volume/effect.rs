@@ -8,6 +8,7 @@ use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::spec::Refusal;
 use crate::units::Nanos;
+use crate::upstream;
 
 /// A wish of this layer.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) enum Effect {
     RecheckVolume(VolumeId),
     /// The same for all connections of a tenant.
     RecheckTenant(TenantId),
+    /// The upstream of a volume asks the driver.
+    Upstream(VolumeId, upstream::Request),
     /// Nothing refers to this connection any more.
     Gone(ConnId),
     /// The command with this token is complete, or failed.

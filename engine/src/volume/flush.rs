@@ -15,6 +15,7 @@ use crate::disk::{Op, Purpose};
 use crate::errno::Errno;
 use crate::ids::VolumeId;
 use crate::spec::{Refusal, WriteCache};
+use crate::volume::request::Prospect;
 use crate::volume::{ANSWER_UNITS, Effect, Volumes};
 
 /// Units of work of a look at a block that may be given up: 0.4 us if it is given up.
@@ -48,7 +49,9 @@ pub(crate) struct Flushes {
     waiting: VecDeque<Waiting>,
     /// Flushes that wait for the device flush in progress.
     syncing: Vec<Waiting>,
-    in_device: bool,
+    pub(super) in_device: bool,
+    /// The device is to be flushed although nothing waits for that: its cache has too much that is kept in ours.
+    wanted: bool,
     /// How many device flushes in a row succeeded but were distrusted.
     distrusted: u8,
     /// Acknowledged data is known to be lost.
@@ -148,9 +151,10 @@ impl Volumes {
             let waiting = flushes.waiting.pop_front().expect("a waiting flush");
             flushes.syncing.push(waiting);
         }
-        if flushes.syncing.is_empty() {
+        if flushes.syncing.is_empty() && !flushes.wanted {
             return;
         }
+        flushes.wanted = false;
         if planted!(FlushSkipsDevice) {
             return self.sync_answered(volume, Ok(()));
         }
@@ -163,6 +167,24 @@ impl Volumes {
         self.submit(io, true);
     }
 
+    /// Begins a device flush of a volume for the sake of its upstream, unless one is in progress.
+    pub(crate) fn flush_upstream(&mut self, volume: VolumeId) {
+        self.volume_mut(volume).flushes.wanted = true;
+        self.poke(volume);
+    }
+
+    /// The device flush of a volume is over without a result: a session was lost, and what it was to cover is dirty
+    /// again.
+    pub(crate) fn sync_void(&mut self, volume: VolumeId) {
+        let flushes = &mut self.volume_mut(volume).flushes;
+        flushes.in_device = false;
+        while let Some(waiting) = flushes.syncing.pop() {
+            flushes.waiting.push_front(waiting);
+        }
+        self.cover_redirtied(volume);
+        self.poke(volume);
+    }
+
     /// The device flush of a volume has ended. If a failure was reported since it began, its success proves nothing:
     /// the requests that wait for it wait until the data is rewritten and flushed again.
     pub(crate) fn sync_done(&mut self, volume: VolumeId, mut result: Result<(), Errno>) {
@@ -172,10 +194,7 @@ impl Volumes {
         if result.is_ok() && !trusted && !planted!(InFlightFlushTrusted) {
             flushes.distrusted += 1;
             if flushes.distrusted <= DISTRUST_MAX {
-                while let Some(waiting) = flushes.syncing.pop() {
-                    flushes.waiting.push_front(waiting);
-                }
-                return self.cover_redirtied(volume);
+                return self.sync_void(volume);
             }
             result = Err(Errno::Io);
         }
@@ -183,6 +202,7 @@ impl Volumes {
         flushes.failing = result.is_err();
         if result.is_ok() {
             self.cache.durability.flushed(volume);
+            self.cache.let_go(volume);
         }
         self.sync_answered(volume, result);
     }
@@ -193,10 +213,14 @@ impl Volumes {
         if planted!(FailedFlushForgotten) {
             return;
         }
-        self.cache.durability.failed();
+        self.cache.durability.failed(failed);
         for volume in (0..self.table.past()).map(VolumeId) {
+            if !self.table.contains(volume) {
+                continue;
+            }
+            let durability = &self.cache.durability;
             let concerned = volume == failed || !planted!(FailedFlushConcernsOneVolume);
-            if !self.table.contains(volume) || !self.cache.durability.is_exposed(volume) || !concerned {
+            if !durability.is_exposed(volume) || !durability.share_target(volume, failed) || !concerned {
                 continue;
             }
             let own = self.virtual_time(volume);
@@ -217,7 +241,7 @@ impl Volumes {
         }
     }
 
-    fn sync_answered(&mut self, volume: VolumeId, result: Result<(), Errno>) {
+    pub(super) fn sync_answered(&mut self, volume: VolumeId, result: Result<(), Errno>) {
         let mut syncing = std::mem::take(&mut self.volume_mut(volume).flushes.syncing);
         let lost = self.volume(volume).flushes.lost;
         for waiting in syncing.drain(..) {
@@ -259,7 +283,10 @@ impl Volumes {
         if state.clear_looks > 0 {
             let most = state.clear_looks.min(self.work.left() / CLEAR_UNITS).max(1);
             let (flushes, why) = (&mut state.flushes, state.write_error);
-            let looked = self.cache.give_up_failing(volume, most, |epoch| flushes.write_failed(epoch, why));
+            let looked = self.cache.give_up_failing(volume, most, |epoch, waiting| {
+                flushes.write_failed(epoch, why);
+                self.waiters.expect(waiting, Prospect::Lost);
+            });
             // Fewer than `most`: no failing block remains.
             state.clear_looks -= if looked == most { looked } else { state.clear_looks };
             self.charge(self.tenant_of(volume), CLEAR_UNITS * looked);

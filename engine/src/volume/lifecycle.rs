@@ -14,6 +14,7 @@ use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
 use crate::spec::{Refusal, VolumeSpec, WriteCache};
 use crate::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
+use crate::upstream::Upstream;
 
 /// Units of work to drop a block with its volume.
 pub(super) const DROP_UNITS: u32 = 3;
@@ -77,14 +78,21 @@ impl Volumes {
         if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
             return Err(Refusal::BadSize);
         }
-        self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
+        if self.cache.partition(spec.tenant).spec.is_remote != spec.upstream.is_some() {
+            return Err(Refusal::Mixed);
+        }
+        let whole_blocks = u64::from(spec.device_block) == BLOCK;
+        self.cache.open_volume(spec.volume, spec.tenant, whole_blocks, spec.upstream.is_some());
+        if let Some(settings) = &spec.upstream {
+            self.route.set_upstream(spec.volume, Upstream::new(self.now, settings.clone()));
+        }
         self.cache.partition_mut(spec.tenant).volumes += 1;
         self.curve(spec.tenant).opened(spec.volume);
         let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
         let specs = self.table.values().map(|volume| &volume.spec);
         let place = specs.filter(|spec| spec.tenant == tenant).filter_map(|spec| spec.disk_start).min();
-        self.route.disk.set_place(tenant, place);
+        self.route.set_place(tenant, place);
         if unflushed && !planted!(OpenedAsFlushed) {
             self.cache.durability.unsettled(volume);
             self.flush_arrived(volume, FlushFor::Opening);
@@ -197,6 +205,7 @@ impl Volumes {
             return self.poke(volume);
         }
         self.cache.close_volume(volume);
+        self.route.drop_upstream(volume);
         let partition = self.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
         let ahead = (partition.streams, partition.unread, partition.prefetching);

@@ -30,6 +30,7 @@ mod request;
 pub(crate) mod rig;
 mod stream;
 mod timer;
+mod upstream;
 mod work;
 mod write;
 mod writeback;
@@ -340,12 +341,12 @@ impl Volumes {
 
     /// When this layer and those below are to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
-        [self.timers.next(), self.route.disk.poll_timeout()].into_iter().flatten().min()
+        [self.timers.next(), self.route.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Submits the device requests whose turn it is.
     pub(crate) fn dispatch(&mut self) {
         let Volumes { route, cache, effects, now, .. } = self;
-        route.dispatch(*now, cache.durability.failures(), &mut |io| effects.push(Effect::Submit(io)));
+        route.dispatch(*now, cache.durability.disk_failures(), &mut |io| effects.push(Effect::Submit(io)));
     }
 }

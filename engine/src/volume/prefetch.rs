@@ -228,9 +228,9 @@ impl Volumes {
         let mut dropped = std::mem::take(&mut self.dropped);
         let cache = &self.cache;
         let nobody_waits = |&(id, _): &(BlockId, u8)| cache.block(id).fill_queue.is_empty();
-        self.route.disk.withdraw(
+        self.route.withdraw(
             self.now,
-            tenant,
+            (tenant, volume),
             |slot| match slot.purpose {
                 Purpose::Prefetch(serial) => unwanted(slot.io.volume, serial) && slot.parts.iter().all(nobody_waits),
                 _ => false,

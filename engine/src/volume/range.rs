@@ -333,7 +333,7 @@ impl Volumes {
         if block.dirty == 0 || !block.quiet() {
             return;
         }
-        if block.failing && self.now < retry_at {
+        if block.is_failing() && self.now < retry_at {
             self.poke_at(block.volume, retry_at);
         } else if self.volume(block.volume).writebacks < WRITEBACKS_MAX {
             self.write_out(id, false);

@@ -290,7 +290,8 @@ impl Volumes {
     pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
         let volume = self.route.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;
-        self.route.submit(self.now, io, urgent);
+        let failures = self.cache.durability.failures(self.route.slot(io).io.volume);
+        self.route.submit(self.now, io, urgent, failures);
     }
 
     pub(crate) fn prepare_fill(&mut self, volume: VolumeId, number: u64) -> IoId {
@@ -309,7 +310,7 @@ impl Volumes {
     /// Block `at` of the piece waits for a fill, behind the pieces that already wait for it.
     pub(crate) fn wait_for_fill(&mut self, id: BlockId, piece: u32, at: usize) {
         let waiter = self.waiters.take();
-        self.waiters[waiter] = super::Waiter { piece, at: at as u32, next: NONE };
+        self.waiters[waiter] = super::Waiter::new(piece, at);
         let mut queue = self.cache.block(id).fill_queue;
         self.enqueue(&mut queue, waiter);
         self.cache.block_mut(id).fill_queue = queue;
@@ -330,7 +331,7 @@ impl Volumes {
             let queue = std::mem::take(&mut self.cache.block_mut(id).fill_queue);
             let mut next = queue.head;
             while next != NONE {
-                let super::Waiter { piece, at, next: after } = self.waiters[next];
+                let super::Waiter { piece, at, next: after, .. } = self.waiters[next];
                 self.waiters.give(next);
                 next = after;
                 match self.requests[self.pieces[piece].request].kind {

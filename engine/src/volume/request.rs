@@ -8,9 +8,11 @@
 //! device zeroes, or was cut to the frames or the reply room that are available. Its frames are reserved, all or none,
 //! before its payload is received or its fills begin: no piece holds frames while it waits for others.
 
+use crate::cache::{NONE, Queue};
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, VolumeId};
 use crate::nbd::Kind;
+use crate::slab::Slab;
 use crate::units::{BLOCK, Nanos, PIECE};
 
 /// A request that was received and is not answered yet.
@@ -164,6 +166,37 @@ pub(crate) struct Waiter {
     /// Index of the block within the piece.
     pub(crate) at: u32,
     pub(crate) next: u32,
+    /// The prospect of a piece that waits for the medium.
+    pub(crate) prospect: Prospect,
+}
+
+/// Whether the content that a piece has given to a block comes to the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Prospect {
+    /// It is to be written.
+    #[default]
+    Open,
+    /// A durable write of the block is in the device that began after the piece took effect.
+    Covered,
+    /// It was given up.
+    Lost,
+}
+
+impl Waiter {
+    pub(crate) fn new(piece: u32, at: usize) -> Waiter {
+        Waiter { piece, at: at as u32, next: NONE, prospect: Prospect::Open }
+    }
+}
+
+impl Slab<Waiter> {
+    /// Sets the prospect of all pieces in a queue.
+    pub(crate) fn expect(&mut self, queue: Queue, prospect: Prospect) {
+        let mut next = queue.head;
+        while next != NONE {
+            self[next].prospect = prospect;
+            next = self[next].next;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::cache::{ByteWork, NONE, Rest};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
+use crate::volume::request::Prospect;
 use crate::volume::{Effect, Inbound, Kind, Request, Volumes, Who};
 
 /// Units of work of a block that is written from a payload.
@@ -363,7 +364,10 @@ impl Volumes {
     fn wait_for_medium(&mut self, id: BlockId, piece: u32, at: usize) {
         self.pieces[piece].persisting += 1;
         let waiter = self.waiters.take();
-        self.waiters[waiter] = super::Waiter { piece, at: at as u32, next: NONE };
+        self.waiters[waiter] = super::Waiter::new(piece, at);
+        if planted!(EarlierWriteCovers) && self.cache.block(id).writing != 0 {
+            self.waiters[waiter].prospect = Prospect::Covered;
+        }
         let mut queue = self.cache.block(id).write_queue;
         self.enqueue(&mut queue, waiter);
         self.cache.block_mut(id).write_queue = queue;
@@ -396,7 +400,9 @@ impl Volumes {
         self.block_persisted(piece, None);
     }
 
-    /// Serves the pieces that wait for a block to be on the medium: they are done, or a durable write begins.
+    /// Serves the pieces that wait for a block to be on the medium: they are done, or a durable write begins. A piece
+    /// is also done if its content was overwritten after it had been written: else one that is overwritten all the time
+    /// would never be done.
     pub(crate) fn persist(&mut self, id: BlockId, good: bool) {
         if self.cache.block(id).writing != 0 || self.cache.block(id).write_queue.is_empty() {
             return;
@@ -407,9 +413,10 @@ impl Volumes {
         let mut again = crate::cache::Queue::default();
         let mut next = queue.head;
         while next != NONE {
-            let super::Waiter { piece, at, next: after } = self.waiters[next];
+            let super::Waiter { piece, at, next: after, prospect } = self.waiters[next];
             let (start, end) = self.pieces[piece].bytes_in(at as usize);
-            if good && left & sectors_touched(start, end) != 0 {
+            let good = good && prospect != Prospect::Lost;
+            if good && prospect == Prospect::Open && left & sectors_touched(start, end) != 0 {
                 self.waiters[next].next = NONE;
                 self.enqueue(&mut again, next);
             } else {
@@ -447,9 +454,10 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use crate::disk::Op;
+    use crate::errno::Errno;
     use crate::ids::{ConnId, TenantId, VolumeId};
-    use crate::nbd::wire::command;
-    use crate::spec::VolumeSpec;
+    use crate::nbd::wire::{command, command_flag as flag};
+    use crate::spec::{TenantSpec, VolumeSpec};
     use crate::units::{BLOCK, PIECE};
     use crate::volume::Receive;
     use crate::volume::rig::{Rig, VOLUME};
@@ -551,5 +559,74 @@ mod tests {
         let mut rig = smallest(1);
         rig.ask(0, command::WRITE, 0, 0, 2 * PIECE);
         assert_eq!(wanted(&rig, ConnId(0)), PIECE);
+    }
+
+    const REWRITER: ConnId = ConnId(1);
+
+    /// The second client rewrites bytes of the first block, and a device request ends well.
+    fn rewrite_and_complete(rig: &mut Rig, (start, end): (u64, u64), at: usize) {
+        rig.write_as(REWRITER, 999, 0, start, end - start, 9);
+        rig.complete(at, Ok(()));
+    }
+
+    #[test]
+    fn a_durable_write_of_a_block_that_is_rewritten_all_the_time_takes_two_device_writes_at_most() {
+        let mut rig = Rig::new();
+        let id = {
+            rig.write(1000, 0, 0, BLOCK, 1);
+            rig.volumes.cache.lookup(VOLUME, 0).expect("it was written")
+        };
+        for write in 0..20 {
+            // An ordinary write, or an earlier durable one, is in the device.
+            if rig.device.is_empty() {
+                rig.volumes.write_out(id, false);
+                rig.wait(0);
+            }
+            rig.write(write, flag::FUA, 0, BLOCK, 7);
+            rewrite_and_complete(&mut rig, (0, BLOCK), 0);
+            assert_eq!(rig.answer(write), None, "that device write has older content");
+            assert_eq!(rig.ops(), [Op::Write { durable: true }]);
+            if write % 2 == 0 {
+                // The device write that covers it is the earlier one of the next.
+                rig.write(write + 100, flag::FUA, 0, BLOCK, 7);
+            }
+            rewrite_and_complete(&mut rig, (0, BLOCK), 0);
+            assert_eq!(rig.answer(write), Some(0));
+            assert_eq!(rig.device.len(), usize::from(write % 2 == 0), "nobody waits for what was rewritten");
+        }
+        rig.complete_all();
+        assert!((100..120).step_by(2).all(|write| rig.answer(write) == Some(0)));
+    }
+
+    #[test]
+    fn a_durable_write_of_a_block_with_gaps_waits_for_all_device_writes_of_the_block() {
+        let mut rig = Rig::new();
+        let (first, last) = ((0, 512), (7 * 512, BLOCK));
+        rig.write(1, 0, first.0, 512, 7);
+        rig.write(2, flag::FUA, last.0, 512, 7);
+        assert_eq!(rig.ops(), [Op::Write { durable: true }; 2]);
+        rig.write(3, flag::FUA, first.0, 512, 8);
+        rewrite_and_complete(&mut rig, last, 1);
+        assert_eq!(rig.answer(2), None, "the other sectors of the block are still in the device");
+        rewrite_and_complete(&mut rig, last, 0);
+        assert_eq!([2, 3].map(|write| rig.answer(write)), [Some(0), None]);
+        rig.complete_all();
+        assert_eq!(rig.answer(3), Some(0));
+    }
+
+    #[test]
+    fn a_device_write_during_which_a_flush_failed_is_no_answer_to_a_durable_write() {
+        let mut rig = Rig::new();
+        rig.set_tenant(TenantId(1), TenantSpec::default());
+        rig.open_volume(VolumeSpec::plain(VolumeId(1), TenantId(1), 4 * PIECE));
+        rig.attach(ConnId(2), VolumeId(1));
+        rig.write(1, flag::FUA, 0, BLOCK, 7);
+        rig.ask_as(ConnId(2), 2, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [Op::Write { durable: true }, Op::Flush]);
+        rig.complete(1, Err(Errno::Io));
+        rewrite_and_complete(&mut rig, (0, BLOCK), 0);
+        assert_eq!((rig.answer(1), rig.ops()), (None, vec![Op::Write { durable: true }]));
+        rewrite_and_complete(&mut rig, (0, BLOCK), 0);
+        assert_eq!(rig.answer(1), Some(0));
     }
 }

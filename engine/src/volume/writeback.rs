@@ -16,6 +16,7 @@ use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 use crate::volume::Volumes;
+use crate::volume::request::Prospect;
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -77,7 +78,8 @@ impl Volumes {
                 break;
             }
             // A failed block is not retried for a while, unless a flush waits. Other blocks are written meanwhile.
-            if self.cache.block(id).failing && self.now < self.volume(volume).retry_at && !self.is_flushing(volume) {
+            if self.cache.block(id).is_failing() && self.now < self.volume(volume).retry_at && !self.is_flushing(volume)
+            {
                 if postponed >= self.cache.volume(volume).failing {
                     break;
                 }
@@ -147,7 +149,7 @@ impl Volumes {
     pub(crate) fn promote_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
-            self.route.disk.promote_writes(self.tenant_of(volume), volume);
+            self.route.promote_writes(self.tenant_of(volume), volume);
         }
     }
 
@@ -159,11 +161,12 @@ impl Volumes {
         let mut parts = std::mem::take(&mut self.parts);
         let own = self.virtual_time(volume);
         let age_ms = u64::from(self.cache.age_ms(own, id));
-        let (route, now, mut begun, mut all) = (&mut self.route, self.now, 0, Wanted::default());
+        let (route, waiters, now) = (&mut self.route, &mut self.waiters, self.now);
+        let (mut begun, mut all) = (0, Wanted::default());
         let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
         // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let partition = self.cache.partition(tenant);
-        let gap_max = if partition.writing < partition.target / 8 { route.disk.gap_blocks_max() } else { 0 };
+        let gap_max = if partition.writing < partition.target / 8 { route.gap_blocks_max(volume) } else { 0 };
         let reach = Reach { blocks_max, gap_max };
         let mut blocks = 0;
         self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
@@ -171,14 +174,17 @@ impl Volumes {
             let io = route.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             route.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
-                let frame = cache.block(id).frame;
+                let crate::cache::Block { frame, write_queue, .. } = *cache.block(id);
+                if durable {
+                    waiters.expect(write_queue, Prospect::Covered);
+                }
                 cache.retain(frame);
                 let (first, past) = (sectors.trailing_zeros(), 8 - sectors.leading_zeros());
                 route.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
                 route.slot_mut(io).parts.push((id, sectors));
             }
             route.slot_mut(io).wanted = wanted.blocks;
-            route.submit(now, io, urgent);
+            route.submit(now, io, urgent, cache.durability.failures(volume));
             begun += 1;
             all.blocks += wanted.blocks;
             all.ages_ms += wanted.ages_ms;
@@ -203,7 +209,7 @@ impl Volumes {
         let slot = self.route.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);
-        let trusted = self.cache.durability.trusts(slot.failures);
+        let trusted = self.cache.durability.trusts(volume, slot.failures);
         let parts = std::mem::take(&mut slot.parts);
         if result.is_ok() {
             let waited = op == Op::Write { durable: true } || self.volume(volume).flushes.wanted_epoch().is_some();
@@ -256,8 +262,10 @@ impl Volumes {
         let retry_at = self.now + RETRY_NS;
         let own = self.virtual_time(self.route.slot(io).io.volume);
         for &(id, sectors) in parts {
-            let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
+            let block = self.cache.block(id);
+            let (writing_epoch, given_up) = (block.writing_epoch, block.is_given_up());
             let result = if distrusted {
+                self.waiters.expect(self.cache.block(id).write_queue, Prospect::Open);
                 self.cache.distrust(own, id, sectors)
             } else {
                 self.cache.block_mut(id).distrusted = 0;

@@ -190,6 +190,11 @@ impl Context {
     pub fn parallel<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
         parallel(&self.progress, items, work)
     }
+
+    /// Says what was found so far, in an experiment that takes long.
+    pub fn note(&self, line: &str) {
+        self.progress.suspend(|| eprintln!("{line}"));
+    }
 }
 
 /// A progress bar with this name.

@@ -13,10 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use engine::nbd::wire::command;
-use engine::nbd::{Asked, Form, Opened, Opening, Part, Replies, Wanted};
+use engine::nbd::{Asked, Form, Opened, Opening, Part, Place, Replies, Uri, Wanted};
 use sim::request::Request;
-
-use super::uri::{Place, Uri};
 
 /// Bytes of the noise that payloads are repeatedly taken from; they stay in the processor's cache.
 const NOISE_BYTES: usize = 256 << 10;

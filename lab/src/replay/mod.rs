@@ -17,7 +17,6 @@ mod client;
 mod fit;
 mod report;
 mod simulated;
-mod uri;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -28,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use engine::nbd::Opened;
 use engine::nbd::wire::{command, export_flag};
+use engine::nbd::{Opened, Uri};
 use engine::units::Nanos;
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,7 +39,6 @@ use self::client::{Answer, Completion, Connection};
 use self::fit::{Beyond, Changes, Fit};
 use self::report::{Measurements, Report};
 use self::simulated::Fitted;
-use self::uri::Uri;
 use crate::load::Limit;
 use crate::quantity::{decimal, show_count, size};
 use crate::trace::cli::Reading;

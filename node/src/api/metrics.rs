@@ -16,11 +16,12 @@ use sim::fault::layer::Kind;
 
 use crate::control::view::Verdict;
 use crate::control::{Observed, Standing};
-use crate::incidents::{self, Incident};
 use crate::reactor::BOUNDS_NS;
 
+mod clients;
 mod guarantees;
 mod plain;
+mod upstreams;
 
 pub use plain::{is_wanted as plain_is_wanted, plain};
 
@@ -75,22 +76,12 @@ impl Collector for Scrape {
         self.standing(&mut to)?;
         self.volume_requests(&mut to)?;
         self.volume_levels(&mut to)?;
+        self.upstreams(&mut to)?;
         self.tenants(&mut to)?;
         self.disks(&mut to)?;
         self.layers(&mut to)?;
-        clients(&mut to)
+        clients::clients(&mut to)
     }
-}
-
-/// Incidents with clients.
-fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-    for family in &incidents::FAMILIES {
-        let count = |(value, incident): &(&'static str, Incident)| {
-            (vec![(family.label, *value)], incidents::count(*incident) as f64)
-        };
-        counters(to, family.name, family.help, family.kinds.iter().map(count))?;
-    }
-    Ok(())
 }
 
 impl Scrape {
@@ -551,6 +542,7 @@ mod tests {
     use engine::disk::policy::TenantPlan;
     use engine::ids::{TenantId, VolumeId};
     use engine::latency::Latencies;
+    use engine::upstream::UpstreamStats;
 
     use super::*;
     use crate::control::DiskStanding;
@@ -582,6 +574,12 @@ mod tests {
             stalled_writer_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
+            upstream: Some(UpstreamStats {
+                is_open: true,
+                round_trip_ns: 250_000,
+                reconnects: 2,
+                ..Default::default()
+            }),
             dirty_blocks: 0,
             hole_bytes: 0,
             lost: false,
@@ -646,6 +644,9 @@ mod tests {
         let text = encode(vec![observed()], standing).unwrap();
         for line in [
             r#"aerogel_volume_access_refusals_total{disk="default",volume="db",tenant="team"} 4.0"#,
+            r#"aerogel_volume_upstream_online{disk="default",volume="db",tenant="team"} 1.0"#,
+            r#"aerogel_volume_upstream_round_trip_seconds{disk="default",volume="db",tenant="team"} 0.00025"#,
+            r#"aerogel_volume_upstream_reconnects_total{disk="default",volume="db",tenant="team"} 2.0"#,
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,

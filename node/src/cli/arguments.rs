@@ -11,8 +11,8 @@ use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::serve::Serve;
-use crate::store::PolicyName;
 use crate::store::spec::{Eviction, WriteCache};
+use crate::store::{ExportUri, PolicyName};
 
 /// Multi-tenant NBD block storage server with performance insulation.
 ///
@@ -120,6 +120,8 @@ pub enum VolumeVerb {
         i_accept_data_loss: bool,
         #[command(flatten)]
         access: Box<SetAccess>,
+        #[command(flatten)]
+        upstream: SetUpstream,
     },
     /// Draw the miss-ratio curve of its tenant: miss ratio against cache size
     Curve {
@@ -139,7 +141,7 @@ pub enum VolumeVerb {
         /// The new size, such as 20GiB; on a raw device, the default is the whole device
         size: Option<Size>,
     },
-    /// Delete a volume and its data. A raw device is only detached; its data stays
+    /// Delete a volume and its data. A raw device or an export of another server is only detached; its data stays
     Delete {
         /// Its name
         name: Name,
@@ -166,7 +168,7 @@ pub struct CreateArgs {
     /// Letters, digits, '.', '_' and '-', at most 63
     pub name: Name,
     /// A multiple of 512 bytes, such as 10GiB; with --device, the default is the whole device
-    #[arg(required_unless_present = "device")]
+    #[arg(required_unless_present_any = ["device", "from"], conflicts_with = "from")]
     pub size: Option<Size>,
     /// Store the volume on this block device (a drive, a partition, a logical volume) instead of in a file; the
     /// present content of the device is kept
@@ -175,6 +177,8 @@ pub struct CreateArgs {
     /// With --device: use it even if it contains data, or if another disk is on it
     #[arg(long, requires = "device")]
     pub force: bool,
+    #[command(flatten)]
+    pub upstream: CreateUpstream,
     /// The disk; may be omitted if there is only one, or one called 'default'
     #[arg(long)]
     pub disk: Option<Name>,
@@ -222,6 +226,39 @@ pub struct CreateArgs {
     pub sparse: bool,
     #[command(flatten)]
     pub access: CreateAccess,
+}
+
+/// The export on another server that has the data of a new volume.
+#[derive(Debug, Args)]
+pub struct CreateUpstream {
+    /// Serve this export of another server, through a cache here: nbd://HOST:PORT/NAME or
+    /// nbd+unix:///NAME?socket=PATH. The volume has its size and content
+    #[arg(long, value_name = "URI")]
+    #[arg(conflicts_with_all = ["device", "prealloc", "sparse", "share", "min_bandwidth", "like", "dry_run"])]
+    pub from: Option<ExportUri>,
+    /// With --from: other servers may use the export at the same time; writes are acknowledged when they are durable
+    #[arg(long, requires = "from")]
+    pub shared: bool,
+    /// With --from: how long a request waits for a server that is away, 1s to 60m [default: 60s]
+    #[arg(long, value_name = "TIME", requires = "from")]
+    pub upstream_deadline: Option<Time>,
+    /// With --from: connections to a server that permits several, 1 to 16 [default: 4]
+    #[arg(long, value_name = "N", requires = "from")]
+    pub upstream_connections: Option<u32>,
+    /// With --from: even if that server cannot flush, so that flushed data may be lost when it stops
+    #[arg(long, requires = "from")]
+    pub i_accept_data_loss: bool,
+}
+
+/// The same, for a volume that exists.
+#[derive(Debug, Args)]
+pub struct SetUpstream {
+    /// How long a request waits for the server of its export that is away, 1s to 60m; from the next start on
+    #[arg(long, value_name = "TIME", group = "what")]
+    pub upstream_deadline: Option<Time>,
+    /// Connections to that server, 1 to 16; from the next start on
+    #[arg(long, value_name = "N", group = "what")]
+    pub upstream_connections: Option<u32>,
 }
 
 /// Ceilings of a tenant, changed live.

@@ -2,8 +2,8 @@
 
 use crate::control::view::{
     AllotmentView, ByOpView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
-    LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status,
-    TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
+    LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView, SizingView, SliceView,
+    Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -11,10 +11,12 @@ use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 mod guarantees;
 mod policies;
+mod upstreams;
 
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
 pub use policies::{policies, tenant_policy};
+use upstreams::upstream;
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
@@ -95,6 +97,18 @@ fn both(requested: Option<&String>, effective: String) -> String {
     }
 }
 
+/// An effective share; '-' for a tenant without disk time.
+fn share(share: &ShareView) -> String {
+    share.effective.map_or("-".into(), ratio)
+}
+
+fn share_in_words(share: &ShareView) -> String {
+    match share.effective {
+        Some(effective) => both(share.requested.as_ref(), ratio(effective)),
+        None => "-: no disk time, its volumes are on other servers".into(),
+    }
+}
+
 /// A table of volumes.
 pub fn volumes(volumes: &[VolumeView]) -> String {
     if volumes.is_empty() {
@@ -107,7 +121,7 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
             volume.disk.clone(),
             volume.tenant.clone(),
             bytes(volume.size_bytes),
-            ratio(volume.share.effective),
+            share(&volume.share),
             bytes(volume.cache.effective_bytes),
             write_cache(volume.write_cache),
             access(volume),
@@ -134,6 +148,7 @@ pub fn volume(volume: &VolumeView) -> String {
     let requested_cache = volume.cache.requested_bytes.map(bytes);
     let traffic = &volume.traffic;
     let allocation = match volume.allocation {
+        _ if volume.upstream.is_some() => "by the server that has it".into(),
         Allocation::Sparse if volume.raw => "raw device; trimmed ranges are discarded on the device".into(),
         _ if volume.raw => "raw device".into(),
         Allocation::Whole | Allocation::Full => format!("whole, initialised {}", ratio(volume.initialised_ratio)),
@@ -152,13 +167,14 @@ pub fn volume(volume: &VolumeView) -> String {
         ("size", bytes(volume.size_bytes)),
         ("disk", volume.disk.clone()),
         ("data", volume.path.clone()),
+        ("upstream", volume.upstream.as_ref().map_or_else(String::new, upstream)),
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
         (
             "policy",
             volume.spec.as_ref().and_then(|spec| spec.policy.clone()).map_or_else(String::new, |it| it.to_string()),
         ),
-        ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
+        ("share", share_in_words(&volume.share)),
         ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, guarantee)),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
@@ -232,7 +248,7 @@ pub fn tenant_list(tenants: &[TenantDetail]) -> String {
             tenant.name.clone(),
             on.disk.clone(),
             on.volumes.len().to_string(),
-            ratio(on.share.effective),
+            share(&on.share),
             on.guarantee.as_ref().map_or("-".into(), |guarantee| rate(guarantee.min_bandwidth)),
             bytes(on.cache.effective_bytes),
             eviction(on.cache.eviction),
@@ -259,7 +275,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("state", condition(on.condition)),
             ("volumes", on.volumes.join("\n")),
             ("policy", named_policy(on)),
-            ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
+            ("share", share_in_words(&on.share)),
             ("guarantee", on.guarantee.as_ref().map_or_else(String::new, guarantee)),
             ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
             ("cache used", bytes(on.cache.used_bytes)),
@@ -451,7 +467,7 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
     let latency = |of: fn(&PercentilesView) -> f64| recent.map_or("-".into(), |all| duration(of(&all)));
     vec![
         tenant.name.clone(),
-        ratio(tenant.share.effective),
+        share(&tenant.share),
         slice(|slice| slice.seconds),
         slice(|slice| slice.loss_seconds),
         kept(tenant.own_cache_insulation.as_ref()),

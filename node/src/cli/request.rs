@@ -100,6 +100,7 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
             write_cache,
             i_accept_data_loss,
             access,
+            upstream,
         } => {
             let SetCeilings { max_bandwidth, max_iops, burst } = ceilings;
             let SetAccess { allow, read_only, description } = *access;
@@ -118,6 +119,8 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
                 allow: access_list(allow),
                 read_only: read_only.map(Switch::is_on),
                 description,
+                upstream_deadline: upstream.upstream_deadline,
+                upstream_connections: upstream.upstream_connections,
             };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
@@ -143,12 +146,17 @@ fn create_request(arguments: CreateArgs) -> Request {
         (None, false) => Allocation::Whole,
     };
     let progress = arguments.prealloc.and(arguments.size).map(|size| (arguments.name.clone(), size.0));
-    let access = arguments.access;
+    let (access, upstream) = (arguments.access, arguments.upstream);
     let body = CreateVolume {
         name: arguments.name,
         size: arguments.size,
         device: arguments.device.map(|device| absolute(&device.to_string_lossy())),
         force: arguments.force,
+        from: upstream.from,
+        shared: upstream.shared,
+        upstream_deadline: upstream.upstream_deadline,
+        upstream_connections: upstream.upstream_connections,
+        accept_data_loss: upstream.i_accept_data_loss,
         disk: arguments.disk,
         policy: arguments.policy,
         share: arguments.share,

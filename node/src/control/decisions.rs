@@ -153,6 +153,9 @@ impl Control {
     /// The decision that a volume would get if it were created now. Changes nothing.
     pub async fn plan_volume(&self, request: CreateVolume) -> Result<PlanView, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        if request.from.is_some() {
+            return Err(Invalid::PlanOfExport.into());
+        }
         let request = self.with_policy(request)?;
         if let Some(size) = request.size {
             check_size(size.0).map_err(Invalid::from)?;

@@ -4,6 +4,7 @@
 mod invalid;
 mod offline;
 mod policy;
+mod upstream;
 
 use std::io;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use tokio::task::JoinError;
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
 pub use self::policy::PolicyError;
+pub use self::upstream::UpstreamError;
 use crate::quantity::{Name, Rate, Size, percent};
 use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
@@ -177,6 +179,9 @@ pub enum Error {
     /// The raw device cannot be a volume's data.
     #[error(transparent)]
     Raw(#[from] RawError),
+    /// The export on another server cannot be a volume's data.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
     /// Two disks on one device would compete for its time.
     #[error("{path} is on the same device as disk '{other}': the two disks would delay each other")]
     SameDevice {
@@ -269,6 +274,7 @@ impl Error {
             Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(error) => raw_status(error),
             Error::Policy(error) => error.status(),
+            Error::Upstream(error) => error.status(),
             Error::Store(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
@@ -304,12 +310,11 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Policy(error) => return error.hint(),
+            Error::Upstream(error) => return error.hint(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
-            Error::WhichDiskOfTenant(name, _) => {
-                format!("name one with --disk; `aerogel tenant show {name}` shows them")
-            }
+            Error::WhichDiskOfTenant(name, _) => format!("name one with --disk; see `aerogel tenant show {name}`"),
             Error::NotOnDisk { tenant, .. } => {
                 format!("`aerogel tenant show {tenant}` shows its disks, `aerogel volume create` adds a volume")
             }

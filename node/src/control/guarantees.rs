@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::shares::Shares;
 use super::show::SNAPSHOT_TIMEOUT;
+use super::upstreams::refuse_promises;
 use super::view::{DiskGuarantee, ViolationView, ViolationsView};
 use super::{Control, DiskReason, Error, Invalid, Running};
 use crate::quantity::{Name, Rate, percent};
@@ -58,6 +59,9 @@ impl Control {
         overcommit: bool,
     ) -> Result<(), Error> {
         check_consistent(after)?;
+        if running.is_remote(tenant) {
+            refuse_promises(tenant, after)?;
+        }
         let present_ppb = before.share.as_ref().map_or(0, |share| share.share.ppb());
         let share = after.share.as_ref().map(|share| share.share);
         running.check_share(disk, tenant, present_ppb, share, overcommit)?;

@@ -204,7 +204,7 @@ impl Control {
         let shares = Shares::of(running);
         let need = |(name, spec): (&Name, &TenantSpec)| match spec.min_bandwidth {
             Some(rate) => history(name)?.needs(rate.0, keep),
-            None => Some((shares.effective(name), 0.0)),
+            None => Some((shares.effective(name).unwrap_or(0.0), 0.0)),
         };
         let mut others = running.allotments();
         others.remove(tenant);

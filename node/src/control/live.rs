@@ -142,7 +142,7 @@ impl Counters {
     }
 
     fn ratio(&self, earlier: &Counters, past_ns: Nanos, against: Against) -> Option<RatioView> {
-        let (now, before) = self.progress.zip(earlier.progress)?;
+        let (now, before) = self.progress.zip(earlier.progress).filter(|_| self.share_ppb > 0)?;
         let share = self.share_ppb as f64 / 1e9;
         let ratio = match against {
             Against::WholeCache => now.insulation_since(&before, share)?,
@@ -194,7 +194,7 @@ impl Sample {
     fn new(running: &Running, snapshot: &Snapshot) -> Sample {
         let shares = Shares::of(running);
         let of = |(name, tenant): (&Name, &super::Tenant)| {
-            Some((name.clone(), Counters::of(shares.effective_ppb(name), tenant.id, snapshot)?))
+            Some((name.clone(), Counters::of(shares.effective_ppb(name).unwrap_or(0), tenant.id, snapshot)?))
         };
         let round_ns = snapshot.tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.round_ns).max();
         Sample {

@@ -8,6 +8,7 @@
 mod automatic;
 mod curve;
 mod decisions;
+mod deletion;
 mod disks;
 mod error;
 mod faults;
@@ -15,6 +16,7 @@ mod guarantees;
 mod history;
 pub mod live;
 mod losses;
+mod opening;
 mod places;
 mod policies;
 mod probes;
@@ -22,11 +24,13 @@ mod raw;
 mod registry;
 mod reopen;
 mod scheduling;
+mod sessions;
 mod shares;
 mod show;
 mod standing;
 mod tenants;
 mod turn;
+mod upstreams;
 pub mod view;
 mod volumes;
 mod waiting;
@@ -48,6 +52,7 @@ pub use error::{DiskReason, Error, Invalid, Kind, PolicyError, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
+pub use sessions::Refused;
 pub use show::Observed;
 #[cfg(test)]
 pub use standing::DiskStanding;
@@ -59,7 +64,9 @@ use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
+use crate::sessions::Sessions;
 use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
+use crate::upstream::Dialer;
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -84,6 +91,8 @@ pub struct Control {
     changing_policies: tokio::sync::RwLock<()>,
     /// The named policies, as they are stored in the server's directory. The lock is never held across a wait.
     policies: Mutex<Policies>,
+    /// Held, by volume, while the epoch of a session is recorded.
+    recording: turn::Turns,
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
@@ -169,15 +178,26 @@ struct Volume {
 enum VolumeState {
     Serving {
         id: VolumeId,
-        /// The identity of its file or device: another one of the same name is not its data.
-        data: DataId,
+        /// Where its data is.
+        source: Source,
         /// The block size of its device, bytes.
         block: u32,
+        /// The sessions of its clients.
+        sessions: Arc<Sessions>,
     },
     Creating(Arc<Progress>),
     /// Its data is busy; opening is tried again until it succeeds (`waiting.rs`).
     Waiting(Arc<DataError>),
     Offline(VolumeReason),
+}
+
+/// Where the data of a served volume is.
+#[derive(Clone, Debug)]
+enum Source {
+    /// In a file or on a device: another one of the same name is not its data.
+    Local(DataId),
+    /// On another server.
+    Upstream(Dialer),
 }
 
 /// A volume that a client can open, and its disk's thread.
@@ -187,8 +207,8 @@ pub struct Target {
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
-    /// Its UUID, since numbers are reused.
-    uuid: Uuid,
+    /// Its sessions. They tell it from a later volume with the same number.
+    sessions: Arc<Sessions>,
     /// Its tenant's number.
     pub tenant: TenantId,
     /// The number of tenants on the disk.
@@ -242,6 +262,7 @@ impl Control {
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
             changing_policies: tokio::sync::RwLock::default(),
             policies: Mutex::new(Policies::read(data)?),
+            recording: turn::Turns::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
@@ -286,19 +307,21 @@ impl Control {
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
         for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for (name, volume) in &running.volumes {
-                let (Some(spec), VolumeState::Serving { id, .. }) = (&volume.spec, &volume.state) else { continue };
+                let (Some(spec), VolumeState::Serving { id, sessions, .. }) = (&volume.spec, &volume.state) else {
+                    continue;
+                };
                 let Some(grant) = volume.grants(peer) else { continue };
                 offer.volumes.push(Export {
                     name: name.to_string(),
                     size: spec.size,
                     rotational: running.store.is_rotational(),
                     description: spec.description.to_string(),
-                    identity: None,
+                    identity: Some(spec.uuid.as_u128()),
                     read_only: grant == Grant::Read,
                 });
                 let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
-                let (thread, tenants, uuid) = (running.thread.clone(), running.tenants.len(), spec.uuid);
-                offer.targets.push(Target { thread, volume: *id, uuid, tenant, tenants });
+                let (thread, sessions, tenants) = (running.thread.clone(), sessions.clone(), running.tenants.len());
+                offer.targets.push(Target { thread, volume: *id, sessions, tenant, tenants });
             }
         }
         offer
@@ -322,14 +345,8 @@ impl Control {
     pub fn hand_over(&self, target: &Target, room: Room, client: Client) -> bool {
         let needed = if client.session.read_only { Grant::Read } else { Grant::Write };
         let state = self.state();
-        let disks = state.disks.values().filter_map(|disk| disk.state.as_ref().ok());
-        let mut volumes =
-            disks.filter(|disk| Arc::ptr_eq(&disk.thread, &target.thread)).flat_map(|d| d.volumes.values());
-        let is_it = |volume: &&Volume| {
-            let uuid = volume.spec.as_ref().map(|spec| spec.uuid);
-            volume.id() == Some(target.volume) && uuid == Some(target.uuid)
-        };
-        let is_allowed = volumes.find(is_it).is_some_and(|volume| volume.grants(&client.peer) >= Some(needed));
+        let found = state.target(target);
+        let is_allowed = found.is_some_and(|(_, _, volume)| volume.grants(&client.peer) >= Some(needed));
         if is_allowed {
             room.take(client);
         }
@@ -432,7 +449,7 @@ impl Control {
             if !wanted || !is_known {
                 running.tenants.remove(tenant);
             }
-            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).for_engine()))
+            (running.thread.clone(), id, wanted.then(|| running.for_engine(tenant)))
         };
         match spec {
             Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
@@ -489,6 +506,13 @@ impl State {
         found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| self.unserved(volume))
     }
 
+    /// The volume that a client has opened, if it is still served.
+    fn target(&self, target: &Target) -> Option<(&Running, &Name, &Volume)> {
+        let disks = self.disks.values().filter_map(|disk| disk.state.as_ref().ok());
+        let mut volumes = disks.flat_map(|running| running.volumes.iter().map(move |(name, it)| (running, name, it)));
+        volumes.find(|(_, _, volume)| volume.sessions().is_some_and(|sessions| Arc::ptr_eq(sessions, &target.sessions)))
+    }
+
     /// The reason why no online disk has a volume.
     fn unserved(&self, volume: &Name) -> Error {
         let offline = self.remembered.iter().find_map(|(name, volumes)| {
@@ -541,9 +565,28 @@ impl Running {
         volumes.collect()
     }
 
-    /// The allotments of all tenants.
+    /// The allotments of all tenants that have disk time.
     fn allotments(&self) -> BTreeMap<Name, TenantSpec> {
-        self.tenant_names().into_iter().map(|name| (name.clone(), self.allotment(&name))).collect()
+        let names = self.tenant_names().into_iter().filter(|name| !self.is_remote(name));
+        names.map(|name| (name.clone(), self.allotment(&name))).collect()
+    }
+
+    /// Whether the volumes of a tenant are on other servers, so that it has no disk time.
+    fn is_remote(&self, tenant: &Name) -> bool {
+        self.members(tenant).any(|(_, spec)| spec.upstream.is_some())
+    }
+
+    /// What the disk's engine is told of a tenant.
+    fn for_engine(&self, tenant: &Name) -> engine::control::TenantSpec {
+        let spec = self.allotment(tenant);
+        engine::control::TenantSpec {
+            share: spec.share.as_ref().map(|share| share.share),
+            min_bytes_per_s: spec.min_bandwidth.map_or(0, |rate| rate.0),
+            cache: spec.cache_spec(),
+            eviction: spec.eviction.into(),
+            ceilings: spec.ceilings(),
+            is_remote: self.is_remote(tenant),
+        }
     }
 
     /// The specifications that promise something. One without volumes is what an earlier tenant or a crash has left,
@@ -637,19 +680,6 @@ impl Volume {
         match &self.state {
             VolumeState::Creating(progress) => Some(progress),
             _ => self.growing.as_ref(),
-        }
-    }
-}
-
-impl TenantSpec {
-    /// What the disk's engine is told.
-    fn for_engine(&self) -> engine::control::TenantSpec {
-        engine::control::TenantSpec {
-            share: self.share.as_ref().map(|share| share.share),
-            min_bytes_per_s: self.min_bandwidth.map_or(0, |rate| rate.0),
-            cache: self.cache_spec(),
-            eviction: self.eviction.into(),
-            ceilings: self.ceilings(),
         }
     }
 }

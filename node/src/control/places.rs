@@ -18,9 +18,9 @@ impl Running {
         self.store.identity.simulated.as_ref()
     }
 
-    /// Allocates the place of a new volume, if the disk is simulated.
+    /// Allocates the place of a new volume, if the disk is simulated and holds its data.
     pub(super) fn take_place(&self, disk: &Name, spec: &mut Spec) -> Result<(), Error> {
-        let Some(simulated) = self.simulated() else { return Ok(()) };
+        let Some(simulated) = self.simulated().filter(|_| spec.upstream.is_none()) else { return Ok(()) };
         if spec.allocation == Allocation::Full {
             return Err(Invalid::PreallocateSimulated(disk.clone()).into());
         }

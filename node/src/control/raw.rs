@@ -7,7 +7,7 @@ use std::time::Instant;
 use tracing::warn;
 
 use super::view::{CreateVolume, DataKind};
-use super::{Control, Disk, Error, Invalid, Running, State, VolumeState, blocking};
+use super::{Control, Disk, Error, Invalid, Running, Source, State, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::raw::{self, Claim, TIMEOUT};
 use crate::store::spec::Allocation;
@@ -67,7 +67,7 @@ impl Control {
         let taken = volumes.find(|(_, volume)| {
             let Some(known) = volume.spec.as_ref().and_then(|spec| spec.device.as_ref()) else { return false };
             match volume.state {
-                VolumeState::Serving { data, .. } => data == DataId::Device(number),
+                VolumeState::Serving { source: Source::Local(data), .. } => data == DataId::Device(number),
                 _ => known.path == device.path || !known.facts.is_empty() && known.facts == device.facts,
             }
         });
@@ -123,7 +123,8 @@ impl Running {
     /// Whether its volumes are files or raw devices.
     pub(super) fn data_kind(&self) -> DataKind {
         let is_raw = |spec: &crate::store::Spec| spec.device.is_some();
-        let specs = || self.volumes.values().filter_map(|volume| volume.spec.as_ref());
+        let specs = self.volumes.values().filter_map(|volume| volume.spec.as_ref());
+        let specs = || specs.clone().filter(|spec| spec.upstream.is_none());
         match (specs().any(is_raw), specs().all(is_raw)) {
             (false, _) => DataKind::Files,
             (true, true) => DataKind::Raw,
@@ -134,7 +135,7 @@ impl Running {
     /// The devices of its volumes: those of raw volumes, and that of its directory unless all volumes are raw.
     pub(super) fn devices(&self) -> BTreeSet<u64> {
         let served = self.volumes.values().filter_map(|volume| match volume.state {
-            VolumeState::Serving { data: DataId::Device(number), .. } => Some(number),
+            VolumeState::Serving { source: Source::Local(DataId::Device(number)), .. } => Some(number),
             _ => None,
         });
         let directory = (self.data_kind() != DataKind::Raw).then_some(self.store.device);
@@ -148,7 +149,7 @@ impl Running {
             return Vec::new();
         }
         let served = self.volumes.values().filter_map(|volume| match (&volume.state, &volume.spec) {
-            (VolumeState::Serving { data: DataId::Device(number), .. }, Some(spec)) => {
+            (VolumeState::Serving { source: Source::Local(DataId::Device(number)), .. }, Some(spec)) => {
                 Some((spec.device.clone()?, *number))
             }
             _ => None,
@@ -159,7 +160,7 @@ impl Running {
     /// The largest block size of its devices, bytes.
     pub(super) fn block(&self) -> u32 {
         let served = self.volumes.values().filter_map(|volume| match volume.state {
-            VolumeState::Serving { block, .. } => Some(block),
+            VolumeState::Serving { source: Source::Local(_), block, .. } => Some(block),
             _ => None,
         });
         served.max().unwrap_or(self.store.abilities.device_block)

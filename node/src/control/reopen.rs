@@ -12,8 +12,8 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::disks::open_store;
+use super::opening::NotOpen;
 use super::registry::Remembered;
-use super::volumes::NotOpen;
 use super::{Control, DiskReason, Running, Volume, VolumeReason, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::tenant::earlier;

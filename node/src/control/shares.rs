@@ -29,27 +29,24 @@ impl Shares {
 
     pub(super) fn view(&self, tenant: &Name) -> ShareView {
         let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
-        ShareView {
-            requested: requested.map(ToString::to_string),
-            effective: self.effective_ppb(tenant) as f64 / Share::ONE.ppb() as f64,
-        }
+        ShareView { requested: requested.map(ToString::to_string), effective: self.effective(tenant) }
     }
 
-    /// The fraction of the disk's time, 0 to 1.
-    pub(super) fn effective(&self, tenant: &Name) -> f64 {
-        self.effective_ppb(tenant) as f64 / Share::ONE.ppb() as f64
+    /// The fraction of the disk's time, 0 to 1; `None` for a tenant that has none.
+    pub(super) fn effective(&self, tenant: &Name) -> Option<f64> {
+        Some(self.effective_ppb(tenant)? as f64 / Share::ONE.ppb() as f64)
     }
 
-    pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
-        let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
+    pub(super) fn effective_ppb(&self, tenant: &Name) -> Option<u64> {
         let part = |share: &ShareText| u128::from(share.share.ppb()) * u128::from(Share::ONE.ppb());
-        requested.map_or(self.even_ppb, |share| (part(share) / u128::from(self.whole_ppb)) as u64)
+        let requested = self.allotments.get(tenant)?.share.as_ref();
+        Some(requested.map_or(self.even_ppb, |share| (part(share) / u128::from(self.whole_ppb)) as u64))
     }
 
     /// The guarantee of a tenant, without measurements.
     pub(super) fn guarantee(&self, tenant: &Name) -> Option<GuaranteeView> {
         let rate = self.allotments.get(tenant)?.min_bandwidth?;
-        let share = self.effective(tenant);
+        let share = self.effective(tenant)?;
         Some(GuaranteeView { min_bandwidth: rate.0, share, kept_ratio: None, windows: None })
     }
 }

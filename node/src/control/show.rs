@@ -14,11 +14,12 @@ use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::shares::Shares;
+use super::upstreams::{upstream_view, upstream_warnings};
 use super::view::{
     AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView,
-    ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
-use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeReason, VolumeState, blocking};
+use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
@@ -83,7 +84,7 @@ impl Control {
             let state = self.state();
             let running = state.disk(disk).ok()?;
             let served = running.volumes.iter().filter_map(|(name, volume)| match volume.state {
-                VolumeState::Serving { data, .. } => {
+                VolumeState::Serving { source: Source::Local(data), .. } => {
                     let path = running.store.files(name).data_of(volume.spec.as_ref());
                     Some((name.clone(), path, data))
                 }
@@ -305,7 +306,9 @@ fn volume_view(
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let of_tenant = tenants.iter().find(|view| view.name == tenant.as_str());
-    let path = running.store.files(name).data_of(spec);
+    let upstream = upstream_view(volume, stats);
+    let path = upstream.as_ref().map(|upstream| upstream.from.clone());
+    let path = path.unwrap_or_else(|| absolute(&running.store.files(name).data_of(spec)));
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
     VolumeView {
@@ -316,7 +319,8 @@ fn volume_view(
         spec: spec.map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
-        path: absolute(&path),
+        path,
+        upstream,
         raw: spec.is_some_and(|spec| spec.device.is_some()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
         allow: spec.map(|spec| spec.allow.texts()).unwrap_or_default(),
@@ -336,6 +340,7 @@ fn volume_view(
         initialised_ratio: stats.map_or(0.0, |stats| 1.0 - stats.hole_bytes as f64 / size_bytes.max(1) as f64),
         prepared_bytes,
         connections: stats.map_or(0, |stats| stats.connections),
+        session: volume.sessions().and_then(|sessions| sessions.shown()).map(SessionView::from),
         dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
         traffic: stats.map(traffic).unwrap_or_default(),
         tenant: tenant.to_string(),
@@ -364,7 +369,8 @@ fn remembered_views(
         allow: Vec::new(),
         read_only: false,
         description: String::new(),
-        share: ShareView { requested: None, effective: 0.0 },
+        upstream: None,
+        share: ShareView { requested: None, effective: Some(0.0) },
         guarantee: None,
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
         ceilings: None,
@@ -378,6 +384,7 @@ fn remembered_views(
         initialised_ratio: 0.0,
         prepared_bytes: 0,
         connections: 0,
+        session: None,
         dirty_bytes: 0,
         traffic: Traffic::default(),
     };
@@ -387,11 +394,17 @@ fn remembered_views(
 
 /// The request that would create this volume, with its tenant's present allotment.
 fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> CreateVolume {
+    let upstream = spec.upstream.as_ref();
     CreateVolume {
         name: name.clone(),
-        size: Some(Size(spec.size)),
+        size: Some(Size(spec.size)).filter(|_| spec.upstream.is_none()),
         device: spec.device.as_ref().map(|device| device.path.display().to_string()),
         force: false,
+        from: upstream.map(|remote| remote.from.clone()),
+        shared: upstream.is_some_and(|remote| remote.shared),
+        upstream_deadline: upstream.map(|remote| remote.deadline),
+        upstream_connections: upstream.map(|remote| remote.connections),
+        accept_data_loss: upstream.is_some_and(|remote| remote.without_flush),
         disk: Some(disk.clone()),
         policy: allotment.policy.clone(),
         share: allotment.share.clone(),
@@ -443,6 +456,7 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     if stats.is_some_and(|stats| stats.lost) {
         warnings.push(format!("acknowledged data is lost: flushes fail until `aerogel volume clear {name}`"));
     }
+    warnings.extend(upstream_warnings(volume, stats));
     let tenant = volume.spec.as_ref().and_then(|spec| running.tenants.get(&spec.tenant(name)));
     if let Some(why) = tenant.and_then(|tenant| tenant.warning.as_ref()) {
         warnings.push(format!("it runs without the requested cache: {why}"));

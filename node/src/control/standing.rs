@@ -35,7 +35,7 @@ pub struct DiskStanding {
     pub volumes: Vec<(Name, Name, bool)>,
     /// Volume, tenant, and how often the volume's access list refused a client.
     pub refusals: Vec<(Name, Name, u64)>,
-    /// Its tenants and their effective shares, 0 to 1.
+    /// Its tenants that have disk time, and their effective shares, 0 to 1.
     pub shares: Vec<(Name, f64)>,
 }
 
@@ -78,7 +78,7 @@ impl Control {
                         insulation: Some((insulation.requested, insulation.effective)),
                         volumes,
                         refusals,
-                        shares: tenants.map(|tenant| (tenant.clone(), shares.effective(tenant))).collect(),
+                        shares: tenants.filter_map(|name| Some((name.clone(), shares.effective(name)?))).collect(),
                     };
                     (standing, Some(running.store.directory().to_owned()))
                 }

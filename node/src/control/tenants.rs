@@ -318,7 +318,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
             condition: Condition::Offline,
             spec: None,
             volumes,
-            share: ShareView { requested: None, effective: 0.0 },
+            share: ShareView { requested: None, effective: Some(0.0) },
             guarantee: None,
             cache: CacheView {
                 requested_bytes: None,

@@ -1,204 +1,30 @@
-//! Volumes: opened with their disk, created, changed, grown, deleted.
+//! Volumes: created, changed, grown.
 
 use std::sync::Arc;
 
-use engine::control::{CacheSpec, Command, VolumeSpec};
+use engine::control::Command;
 use engine::ids::VolumeId;
 use tracing::{info, warn};
 
 use super::decisions::cache_note;
+use super::opening::NotOpen;
 use super::raw::{self, Chosen};
 use super::tenants::TenantChange;
 use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume};
 use super::{
-    Control, DiskReason, Done, Error, Invalid, Kind, State, Tenant, Volume, VolumeReason, VolumeState, blocking,
-    refusal, with_files,
+    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeState, blocking, refusal, upstreams, with_files,
 };
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
-use crate::reactor::Place;
 use crate::store::spec::{Allocation, WriteCache, check_size};
-use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
+use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
 
 impl Control {
-    /// Opens the volumes of a disk. One that cannot be used is offline; the others are served.
-    pub(super) async fn open_volumes(&self, disk: &Name) {
-        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
-        let scanned = blocking(move || store.scan()).await;
-        let mut found = match scanned {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.unreadable(disk, DiskReason::Volumes(error.into())),
-            Err(error) => return self.unreadable(disk, error.into()),
-        };
-        let aligned = self.align(disk, &mut found.tenants);
-        self.store_aligned(disk, aligned).await;
-        let usable = self.enter_volumes(disk, found);
-        self.open_entered(disk, usable).await;
-    }
-
-    /// Enters the volumes of a disk into the state. Returns those that can be opened.
-    pub(super) fn enter_volumes(&self, disk: &Name, found: Found) -> Vec<Name> {
-        let mut usable = Vec::new();
-        for path in found.unclaimed {
-            warn!(%disk, path = %path.display(), "data without specification: not touched");
-        }
-        if let Ok(running) = self.state().disk_mut(disk) {
-            running.specs.extend(found.tenants);
-        }
-        for (name, spec) in found.volumes {
-            // A volume that could not be closed is still served.
-            if self.state().volume_mut(disk, &name).is_some_and(|volume| volume.id().is_some()) {
-                continue;
-            }
-            let spec = spec.map_err(|error| VolumeReason::Load(error.into()));
-            let state = self.admit(disk, &name, spec.as_ref());
-            if state.is_none() {
-                usable.push(name.clone());
-            }
-            let state = state.unwrap_or_else(|| VolumeState::Offline(VolumeReason::Opening));
-            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0 };
-            if let Ok(running) = self.state().disk_mut(disk) {
-                running.volumes.insert(name, volume);
-            }
-        }
-        usable
-    }
-
-    /// Opens these volumes of a disk, one after the other.
-    pub(super) async fn open_entered(&self, disk: &Name, volumes: Vec<Name>) {
-        for name in volumes {
-            self.try_open(disk, &name).await;
-        }
-        self.remember_volumes(disk).await;
-    }
-
-    /// Makes a disk with unreadable volumes offline, since it must not look like an empty one. If it serves volumes, it
-    /// stays online.
-    fn unreadable(&self, disk: &Name, reason: DiskReason) {
-        warn!(%disk, "{reason}");
-        let mut state = self.state();
-        let serves = |running: &super::Running| running.volumes.values().any(|volume| volume.id().is_some());
-        if let Some(disk) = state.disks.get_mut(disk).filter(|disk| !disk.state.as_ref().is_ok_and(serves)) {
-            disk.state = Err(reason);
-        }
-    }
-
-    /// Opens a volume, or records why it is not served.
-    pub(super) async fn try_open(&self, disk: &Name, name: &Name) {
-        let state = match self.open_volume(disk, name, None).await {
-            Ok(()) => return,
-            Err(NotOpen::Busy(reason)) => VolumeState::Waiting(reason),
-            Err(NotOpen::Failed(error)) => {
-                let reason = VolumeReason::from(error);
-                warn!(%disk, volume = %name, "offline: {reason}");
-                VolumeState::Offline(reason)
-            }
-        };
-        if let Some(volume) = self.state().volume_mut(disk, name) {
-            volume.state = state;
-        }
-    }
-
-    /// Why a volume that was found cannot be opened, if so.
-    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &VolumeReason>) -> Option<VolumeState> {
-        let state = self.state();
-        let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
-        let reason = match (spec, elsewhere) {
-            (Err(reason), _) => reason.clone(),
-            (Ok(_), Some((other, _))) => VolumeReason::SameName(other),
-            (Ok(_), None) => return None,
-        };
-        warn!(%disk, volume = %name, "offline: {reason}");
-        Some(VolumeState::Offline(reason))
-    }
-
-    /// Opens a volume in the disk's thread; `data` is its data if that is open already.
-    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), NotOpen> {
-        let (thread, store, spec, start, tenant, id) = {
-            let mut state = self.state();
-            let running = state.disk_mut(disk)?;
-            let spec = running.volumes.get(name).and_then(|volume| volume.spec.clone());
-            let spec = spec.ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))?;
-            let start = running.place_of(&spec).map_err(|why| Error::VolumeOffline(name.clone(), why))?;
-            let (tenant, id) = (spec.tenant(name), running.free_volume());
-            (running.thread.clone(), running.store.clone(), spec, start, tenant, id)
-        };
-        self.ensure_tenant(disk, &tenant, &thread).await?;
-        let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
-        let (opener, wanted) = (store.clone(), spec.clone());
-        let note = LossNote::new(&self.config.data, &store, name, &spec);
-        let opened = with_files(&store, name, move |files| -> Result<_, DataError> {
-            let lost = note.exists().map_err(DataError::Loss)?;
-            let data = data.map_or_else(|| Data::open(&opener, files, &wanted), Ok)?;
-            Ok((data, lost))
-        });
-        let (data, lost) = opened.await?.map_err(|error| match error {
-            error if error.is_busy() => NotOpen::Busy(error.into()),
-            error => Error::VolumeOffline(name.clone(), VolumeReason::Data(error.into())).into(),
-        })?;
-        let Data { file, id: data, abilities, holes, disk_start } = data;
-        let block = abilities.device_block;
-        let sparse = spec.allocation == Allocation::Sparse;
-        // On a raw device or a simulated drive, reads of unwritten blocks must reach the device.
-        let is_file = spec.device.is_none() && store.model.is_none();
-        let spec = VolumeSpec {
-            volume: id,
-            tenant,
-            size: spec.size,
-            write_cache: spec.write_cache.into(),
-            sparse,
-            holes,
-            initialise: !sparse && is_file,
-            grows_empty: is_file,
-            disk_start: if store.model.is_some() { Some(start) } else { disk_start },
-            device_block: block,
-            can_zero: abilities.can_zero,
-            can_punch: abilities.can_punch,
-            read_only: spec.read_only,
-            // A killed server leaves writes in the device's volatile cache, and no trace of its end.
-            unflushed: true,
-        };
-        let place = Place { volume: name.to_string(), start, block: block.into() };
-        refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
-        if lost {
-            warn!(%disk, volume = %name, "acknowledged data was lost when the server last stopped");
-            refusal(thread.command(Command::DeclareLost(id)).await).map_err(|refusal| refused(name, refusal))?;
-        }
-        if let Some(volume) = self.state().volume_mut(disk, name) {
-            volume.state = VolumeState::Serving { id, data, block };
-            volume.loss_noted = lost;
-        }
-        let opened = (disk.clone(), name.clone());
-        if self.unflushed.lock().expect("no one panics while holding it").remove(&opened) {
-            info!(%disk, volume = %name, "the previous server stopped without a flush: its writes are flushed now");
-        }
-        Ok(())
-    }
-
-    /// Registers the tenant of a volume that is being opened. If its cache does not fit any more, it runs without the
-    /// requested cache, with a warning.
-    async fn ensure_tenant(&self, disk: &Name, tenant: &Name, thread: &Arc<DiskHandle>) -> Result<(), Error> {
-        if self.state().disk(disk)?.tenants.contains_key(tenant) {
-            return Ok(());
-        }
-        let Err(refusal_at_first) = self.sync_tenant(disk, tenant).await else { return Ok(()) };
-        let (id, mut spec) = {
-            let mut state = self.state();
-            let running = state.disk_mut(disk)?;
-            (running.free_tenant(), running.allotment(tenant).for_engine())
-        };
-        spec.cache = CacheSpec::Trial;
-        let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
-        second.map_err(|refusal| refused(tenant, refusal))?;
-        warn!(%disk, %tenant, "{refusal_at_first}");
-        let known = Tenant { id, warning: Some(refusal_at_first.to_string()) };
-        self.state().disk_mut(disk)?.tenants.insert(tenant.clone(), known);
-        Ok(())
-    }
-
     /// Creates a volume. If this fails, nothing remains.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        // Asked before the disk's lock is taken, since the server may not answer.
+        let remote = upstreams::choose(&request).await?;
         self.yield_probe(&disk).await;
         let policies = self.keep_policies(request.policy.is_some()).await?;
         let turn = self.change(&disk).await?;
@@ -215,7 +41,7 @@ impl Control {
         };
         let asks_cache = request.cache.is_some();
         let Planned { spec, store, progress, change, asks } =
-            self.plan(&request, &disk, chosen.as_ref(), decided, found)?;
+            self.plan(&request, &disk, (chosen.as_ref(), remote.as_ref()), decided, found)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -250,10 +76,7 @@ impl Control {
         }
         self.remember_volumes(&disk).await;
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
-        let mut message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
-        if let Some(device) = &spec.device {
-            message += &format!("; its data is {}, with its present content", device.path.display());
-        }
+        let mut message = what_was_created(&name, &disk, &spec);
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
@@ -277,15 +100,8 @@ impl Control {
         Err(error)
     }
 
-    /// Forgets a volume, and its tenant if this was the tenant's last volume.
-    async fn forget_volume(&self, disk: &Name, name: &Name) {
-        if let Some(tenant) = self.take_volume(disk, name) {
-            self.leave_tenant(disk, &tenant).await;
-        }
-    }
-
     /// Removes a volume from the state, and returns its tenant.
-    fn take_volume(&self, disk: &Name, name: &Name) -> Option<Name> {
+    pub(super) fn take_volume(&self, disk: &Name, name: &Name) -> Option<Name> {
         let volume = self.state().disk_mut(disk).ok()?.volumes.remove(name)?;
         volume.spec.map(|spec| spec.tenant(name))
     }
@@ -295,11 +111,12 @@ impl Control {
         &self,
         request: &CreateVolume,
         disk: &Name,
-        chosen: Option<&Chosen>,
+        (chosen, remote): (Option<&Chosen>, Option<&upstreams::Chosen>),
         decided: Option<Size>,
         found: Option<TenantSpec>,
     ) -> Result<Planned, Error> {
-        let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
+        let size = chosen.map(|chosen| chosen.size).or(remote.map(|remote| remote.size));
+        let size = size.or(request.size.map(|size| size.0));
         let size = size.ok_or(Invalid::NoSize)?;
         check_size(size).map_err(Invalid::from)?;
         if request.force && chosen.is_none() {
@@ -318,7 +135,13 @@ impl Control {
         spec.allow = request.allow.clone();
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
+        if let Some(remote) = remote {
+            remote.enter(&mut spec);
+        }
         running.take_place(disk, &mut spec)?;
+        if running.has_tenant(&tenant) && running.is_remote(&tenant) != remote.is_some() {
+            return Err(Invalid::MixedTenant(tenant).into());
+        }
         let of_tenant = SetTenant::of_new(request);
         let asks = !of_tenant.changes_nothing() || decided.is_some();
         let has_none = !running.has_tenant(&tenant);
@@ -332,7 +155,7 @@ impl Control {
                 }
                 self.apply_request(&tenant, &of_tenant, spec)?;
                 spec.decided = decided.or(spec.decided);
-                Ok(())
+                if remote.is_some() { Ok(upstreams::refuse_promises(&tenant, spec)?) } else { Ok(()) }
             })?),
             false => None,
         };
@@ -353,10 +176,10 @@ impl Control {
             (VolumeState::Waiting(reason), _) => Err(Error::Waiting(name.clone(), reason.clone())),
             (VolumeState::Offline(reason), _) => Err(Error::VolumeOffline(name.clone(), reason.clone())),
             (VolumeState::Serving { .. }, None) => Err(Error::NoSpec),
-            (VolumeState::Serving { id, data, .. }, Some(spec)) => {
+            (VolumeState::Serving { id, source, .. }, Some(spec)) => {
                 let running = state.disk(&disk)?;
                 let (store, thread) = (running.store.clone(), running.thread.clone());
-                Ok(Changeable { id: *id, data: *data, spec: spec.clone(), store, thread, disk })
+                Ok(Changeable { id: *id, source: source.clone(), spec: spec.clone(), store, thread, disk })
             }
         }
     }
@@ -380,6 +203,8 @@ impl Control {
         };
         let of_tenant = SetTenant::of(&request);
         let mut spec = volume.spec.clone();
+        upstreams::apply(name, &request, &mut spec)?;
+        let later = request.changes_upstream();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
         spec.allow = request.allow.unwrap_or(spec.allow);
         spec.read_only = request.read_only.unwrap_or(spec.read_only);
@@ -404,7 +229,9 @@ impl Control {
         let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
         let note =
             ceiling.replacen(": it", ": its tenant", 1) + &note + &self.promise_note(&volume.disk, &tenant, &promised);
-        let message = format!("volume '{name}' is changed{note}");
+        let later =
+            if later { "; the settings of its upstream apply when this server starts the next time" } else { "" };
+        let message = format!("volume '{name}' is changed{later}{note}");
         self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }
 
@@ -458,6 +285,9 @@ impl Control {
         self.yield_probe(&on).await;
         let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
+        if let Some(remote) = &volume.spec.upstream {
+            return Err(Invalid::GrowExport { volume: name.clone(), from: remote.from.clone() }.into());
+        }
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
         let size = size.ok_or_else(|| Invalid::NoNewSize(name.clone()))?;
@@ -496,69 +326,6 @@ impl Control {
             format!("volume '{name}' now has {}; clients see the new size when they open it again", Size(size)),
         )
         .await
-    }
-
-    /// Deletes a volume with its data. With `force`, clients are disconnected; otherwise there must be none.
-    pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
-        let (_turn, _) = self.change_volume(name).await?;
-        let connections = if force { 0 } else { self.connections_of(name).await? };
-        if connections > 0 {
-            return Err(Error::InUse(Kind::Volume, name.clone(), connections));
-        }
-        let (disk, id, spec, store, thread) = {
-            let state = self.state();
-            let (disk, volume) = state.find(name)?;
-            if volume.progress().is_some() {
-                return Err(Error::Busy(Kind::Volume, name.clone()));
-            }
-            let running = state.disk(&disk)?;
-            let spec = volume.spec.clone().unwrap_or_else(|| Spec::new(0, None, Allocation::Whole));
-            (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
-        };
-        self.keep_earlier_allotment(&disk, name, &spec, &store).await?;
-        // A raw device keeps everything that was acknowledged, since it may become a volume again.
-        let discard = spec.device.is_none();
-        if let Some(volume) = id.filter(|_| !discard) {
-            refusal(thread.command(Command::CloseVolume { volume, discard }).await)
-                .map_err(|refusal| refused(name, refusal))?;
-            if let Some(volume) = self.state().volume_mut(&disk, name) {
-                volume.state = VolumeState::Offline(VolumeReason::Deleting);
-            }
-        }
-        let removed = spec.clone();
-        with_files(&store, name, move |files| files.unpublish(&removed)).await??;
-        if let Some(volume) = id.filter(|_| discard) {
-            refusal(thread.command(Command::CloseVolume { volume, discard }).await)
-                .map_err(|refusal| refused(name, refusal))?;
-        }
-        self.forget_volume(&disk, name).await;
-        self.remember_volumes(&disk).await;
-        let message = match &spec.device {
-            Some(device) => format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display()),
-            None => format!("volume '{name}' is deleted"),
-        };
-        let note = LossNote::new(&self.config.data, &store, name, &spec);
-        let discarded = with_files(&store, name, move |files| {
-            if let Err(error) = note.remove_own() {
-                warn!("the loss record of a deleted volume cannot be removed; it has no effect: {error}");
-            }
-            files.discard(&spec)
-        });
-        let discarded = discarded.await?;
-        let message = match discarded {
-            Ok(()) => message,
-            Err(error) => format!("{message}, but its data could not be removed: {error}"),
-        };
-        info!(%disk, volume = %name, "deleted");
-        Ok(Done { message, disk: None, volume: None, tenant: None })
-    }
-
-    /// The connections of a volume; 0 if its disk does not answer.
-    async fn connections_of(&self, name: &Name) -> Result<u32, Error> {
-        let (disk, id) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
-        let snapshot = self.snapshot(&disk).await;
-        let volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
-        Ok(volumes.filter(|stats| Some(stats.volume) == id).map(|stats| stats.connections).sum())
     }
 
     /// Accepts the loss of a volume, so that flushes succeed again.
@@ -623,20 +390,6 @@ impl Control {
     }
 }
 
-/// Why a volume is not served.
-pub(super) enum NotOpen {
-    /// Its data is busy, and will be free without intervention.
-    Busy(Arc<DataError>),
-    /// Any other reason.
-    Failed(Error),
-}
-
-impl From<Error> for NotOpen {
-    fn from(error: Error) -> NotOpen {
-        NotOpen::Failed(error)
-    }
-}
-
 /// A volume whose name and share are reserved.
 struct Planned {
     spec: Spec,
@@ -650,7 +403,7 @@ struct Planned {
 pub(super) struct Changeable {
     disk: Name,
     pub(super) id: VolumeId,
-    data: DataId,
+    source: Source,
     spec: Spec,
     store: Arc<Store>,
     pub(super) thread: Arc<DiskHandle>,
@@ -659,18 +412,33 @@ pub(super) struct Changeable {
 impl Changeable {
     /// The device of the volume with its present size. `None` if its data is a file.
     async fn device_now(&self) -> Result<Option<Raw>, Error> {
-        let (Some(device), DataId::Device(number)) = (self.spec.device.clone(), self.data) else { return Ok(None) };
+        let (Some(device), &Source::Local(DataId::Device(number))) = (self.spec.device.clone(), &self.source) else {
+            return Ok(None);
+        };
         Ok(Some(blocking(move || device.grown(&Kernel::default(), number)).await??))
     }
 }
 
-fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
+pub(super) fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
     Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }
 }
 
 fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError> {
     files.unpublish(spec)?;
     files.discard(spec)
+}
+
+/// What was created.
+fn what_was_created(name: &Name, disk: &Name, spec: &Spec) -> String {
+    let message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
+    match (&spec.device, &spec.upstream) {
+        (Some(device), _) => message + &format!("; its data is {}, with its present content", device.path.display()),
+        (None, Some(remote)) => {
+            let access = if remote.read_only { ", which is read-only" } else { ", with its present content" };
+            message + &format!("; its data is {}{access}", remote.from)
+        }
+        (None, None) => message,
+    }
 }
 
 /// A note if a volume shares its tenant's allotment with others.

@@ -10,6 +10,7 @@ use engine::units::Nanos;
 use super::places::Place;
 use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
+use crate::sessions::Lease;
 
 /// A stash with a larger capacity is shrunk when it is empty, bytes: more than any part of a header.
 const STASH_KEPT: usize = 512;
@@ -39,6 +40,8 @@ pub struct Handed {
     pub peer: Peer,
     /// Its seat.
     pub seat: Option<Arc<Place>>,
+    /// Its part in a session that it has claimed.
+    pub lease: Option<Lease>,
 }
 
 /// A connection.
@@ -74,12 +77,14 @@ pub struct Connection {
     pub peer: Peer,
     /// Returned when this connection is forgotten.
     _seat: Option<Arc<Place>>,
+    /// Its part in a session that it has claimed; dropped when this connection is forgotten.
+    pub lease: Option<Lease>,
 }
 
 impl Connection {
     /// A new connection.
     pub fn new(client: Handed, tenant: TenantId, local: bool, now: Nanos) -> Connection {
-        let Handed { volume, received, read_only, peer, seat } = client;
+        let Handed { volume, received, read_only, peer, seat, lease } = client;
         Connection {
             volume,
             read_only,
@@ -96,6 +101,7 @@ impl Connection {
             peer_ended: false,
             peer,
             _seat: seat,
+            lease,
         }
     }
 }

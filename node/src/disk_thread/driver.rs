@@ -32,7 +32,8 @@ use self::mail::{Pending, Then};
 use super::Options;
 use super::connection::{Connection, Phase};
 use super::giving::Giving;
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Sender};
+use super::uplink::{Away, Uplink};
 use crate::frames::Frames;
 use crate::incidents::{self, Incident};
 use crate::reactor::{BUFFERS, Completion, Layers, Reactor};
@@ -47,6 +48,7 @@ const FINISH_TIMEOUT: Nanos = 5 * SECOND;
 mod mail;
 #[cfg(test)]
 mod tests;
+mod uplinks;
 
 /// See the module.
 pub struct Driver<R> {
@@ -79,6 +81,14 @@ pub struct Driver<R> {
     /// The tenants of the volumes that have files.
     tenants: HashMap<VolumeId, TenantId>,
     pending: HashMap<u64, Pending>,
+    /// The volumes that are on other servers.
+    away: HashMap<VolumeId, Away>,
+    /// Connections to other servers. Their slots in the reactor follow those of clients.
+    uplinks: Vec<Option<Uplink>>,
+    /// Those that may have something to send in this pass.
+    uplink_senders: Vec<ConnId>,
+    /// For the answers of dialers.
+    sender: Sender,
     /// Memory that is being returned to the system.
     giving: Option<Giving>,
     token: u64,
@@ -91,7 +101,7 @@ impl<R: Reactor> Driver<R> {
         server: Server,
         frames: Frames,
         reactor: Layers<R>,
-        mailbox: Mailbox,
+        (sender, mailbox): (Sender, Mailbox),
         evidence: SyncSender<Box<Evidence>>,
     ) -> Driver<R> {
         let (connections_max, now) = (options.limits.disk as usize, reactor.now());
@@ -116,6 +126,10 @@ impl<R: Reactor> Driver<R> {
             finishing: VecDeque::new(),
             tenants: HashMap::new(),
             pending: HashMap::new(),
+            away: HashMap::new(),
+            uplinks: Vec::new(),
+            uplink_senders: Vec::new(),
+            sender,
             giving: None,
             token: 0,
         }
@@ -157,6 +171,7 @@ impl<R: Reactor> Driver<R> {
         self.free_buffers();
         self.give_back();
         self.send();
+        self.send_uplinks();
         self.begin_receives();
     }
 
@@ -191,6 +206,7 @@ impl<R: Reactor> Driver<R> {
             Action::Send(conn) => self.queue_send(conn),
             Action::Work(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.close_after_replies(conn, why),
+            Action::Upstream { volume, request } => self.ask_upstream(volume, &request),
             Action::Gone(conn) => {
                 let gone = self.connections[conn.0 as usize].take();
                 assert!(gone.is_some_and(|c| c.phase == Phase::Closed), "a slot is free once its socket is closed");
@@ -212,6 +228,9 @@ impl<R: Reactor> Driver<R> {
     }
 
     fn complete(&mut self, completion: Completion) {
+        if !self.uplinks.is_empty() && self.complete_uplink(completion) {
+            return;
+        }
         match completion {
             Completion::Io { io, result } => self.apply(Event::IoDone { io, since: self.seen, result }),
             Completion::Received { conn, buffer, len } => {

@@ -1,6 +1,5 @@
 //! The mailbox of a disk thread: bounded and in order; each command is answered once.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +8,15 @@ use engine::Session;
 use engine::control::{Command, Report};
 use engine::ids::VolumeId;
 use engine::plan::Targets;
+use engine::upstream::LinkId;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Stopped;
 use super::places;
+use super::{Backing, Stopped};
 use crate::access::Access;
 use crate::peer::Peer;
-use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
+use crate::reactor::{LayerCommand, LayerReport, Waker};
+use crate::sessions::Lease;
 
 /// Queued messages. Further ones wait in their senders.
 const MAILS_MAX: usize = 256;
@@ -35,6 +36,8 @@ pub struct Client {
     pub peer: Peer,
     /// Its seat, which is returned when the connection is forgotten.
     pub seat: Option<Arc<places::Place>>,
+    /// Its part in the session that the client has claimed; dropped when the connection is forgotten.
+    pub lease: Option<Lease>,
 }
 
 /// A message.
@@ -43,8 +46,8 @@ pub enum Mail {
     Command {
         /// The command.
         command: Command,
-        /// The file of a volume that is opened, and its place.
-        file: Option<(File, Place)>,
+        /// Where the data of a volume is that is opened.
+        backing: Option<Backing>,
         /// Receives the answer.
         reply: oneshot::Sender<Report>,
     },
@@ -66,8 +69,30 @@ pub enum Mail {
         /// Receives the answer.
         reply: oneshot::Sender<Report>,
     },
+    /// Disconnect the clients whose sessions are superseded.
+    Expel,
     /// A new client.
     Attach(Client),
+    /// A connection to the server of a volume was established, or could not be.
+    Connected {
+        /// The volume.
+        volume: VolumeId,
+        /// The opening of its number.
+        serial: u64,
+        /// The connection.
+        link: LinkId,
+        /// Its socket.
+        socket: Option<OwnedFd>,
+    },
+    /// The server of a volume has ended a connection.
+    Ended {
+        /// The volume.
+        volume: VolumeId,
+        /// The opening of its number.
+        serial: u64,
+        /// The connection.
+        link: LinkId,
+    },
     /// The planner's answer to the engine's evidence.
     Targets(Box<Targets>),
 }
@@ -126,9 +151,9 @@ impl Sender {
     pub fn ask(
         &self,
         command: Command,
-        file: Option<(File, Place)>,
+        backing: Option<Backing>,
     ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
-        self.post(|reply| Mail::Command { command, file, reply })
+        self.post(|reply| Mail::Command { command, backing, reply })
     }
 
     /// Sends a command to the layers when there is room, and waits for the answer.
@@ -144,6 +169,16 @@ impl Sender {
         read_only: bool,
     ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
         self.post(move |reply| Mail::Restrict { volume, access, read_only, reply })
+    }
+
+    /// Disconnects the clients whose sessions are superseded. Returns when there is room for the message.
+    pub fn expel(&self) -> impl Future<Output = Result<(), Stopped>> + use<> {
+        let sender = self.clone();
+        async move {
+            sender.mails.send(Mail::Expel).await.map_err(|_| Stopped)?;
+            sender.waker.wake();
+            Ok(())
+        }
     }
 
     fn post<T, F>(&self, mail: F) -> impl Future<Output = Result<T, Stopped>> + use<T, F>
@@ -164,6 +199,23 @@ impl Sender {
         self.mails.blocking_send(Mail::Targets(targets)).map_err(|_| Stopped)?;
         self.waker.wake();
         Ok(())
+    }
+
+    /// A connection to the server of a volume was established, or could not be.
+    pub async fn connected(self, volume: VolumeId, serial: u64, link: LinkId, socket: Option<OwnedFd>) {
+        self.tell(Mail::Connected { volume, serial, link, socket }).await;
+    }
+
+    /// The server of a volume has ended a connection.
+    pub async fn ended(self, volume: VolumeId, serial: u64, link: LinkId) {
+        self.tell(Mail::Ended { volume, serial, link }).await;
+    }
+
+    /// Sends a message that needs no answer. A thread that was stopped needs none of them.
+    async fn tell(&self, mail: Mail) {
+        if self.mails.send(mail).await.is_ok() {
+            self.waker.wake();
+        }
     }
 
     /// Waits until there is room for a client.

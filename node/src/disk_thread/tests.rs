@@ -10,17 +10,24 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
-use engine::control::{Command, Refusal, Report, TenantSpec, VolumeSpec};
+use engine::control::{Command, Refusal, Report, TenantSpec, UpstreamSpec, VolumeSpec};
 use engine::disk::Op;
 use engine::ids::{TenantId, VolumeId};
-use engine::nbd::wire;
+use engine::nbd::{Uri, wire};
+use engine::units::SECOND;
 use engine::{Config, Session};
 use sim::disk::drive::presets;
 use sim::disk::drive::replay::closed_loop;
 use sim::rng::Rng;
 
-use super::{DiskHandle, DiskThread, Limits, Options, Stopped};
+use super::{Backing, DiskHandle, DiskThread, Limits, Options, Stopped};
+use crate::address::{Listener, TlsMode};
+use crate::config;
+use crate::control::Control;
+use crate::handshakes::Handshakes;
+use crate::listen::{self, Door};
 use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
+use crate::upstream::{Dialer, Standing};
 
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
@@ -95,7 +102,7 @@ fn start(kind: Kind, connections_max: u32) -> DiskHandle {
     let disk = DiskThread::start(options).unwrap();
     let tenant = TenantSpec::default();
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
-    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec(), Backing::File(file(), Place::default()))), Ok(Report::Done)));
     disk
 }
 
@@ -228,7 +235,7 @@ fn large_replies_in_company_arrive_whole(kind: Kind) {
     let disk = start(kind, 8);
     wait(disk.command(Command::SetTenant(tenant, TenantSpec::default()))).unwrap();
     let spec = VolumeSpec::plain(other, tenant, SIZE);
-    assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec, Backing::File(file(), Place::default()))), Ok(Report::Done)));
     let (ours, mut single) = UnixStream::pair().unwrap();
     disk.attach(ours.into(), Vec::new(), other, Session::default());
     let over = AtomicBool::new(false);
@@ -263,7 +270,7 @@ fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
     let disk = start(kind, 32);
     wait(disk.command(Command::SetTenant(tenant, TenantSpec::default()))).unwrap();
     let spec = VolumeSpec::plain(other, tenant, SIZE);
-    assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec, Backing::File(file(), Place::default()))), Ok(Report::Done)));
     let connect_to = |volume| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         disk.attach(ours.into(), Vec::new(), volume, Session::default());
@@ -364,7 +371,7 @@ fn volumes_are_closed_with_their_files(kind: Kind) {
         write(&mut client, 0, &pattern(round, 8192));
         close(&disk);
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
-        assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
+        assert!(matches!(wait(disk.open_volume(spec(), Backing::File(file(), Place::default()))), Ok(Report::Done)));
         assert_eq!(read(&mut connect(&disk, &[]), 0, 8192), [0; 8192], "another file");
     }
     disk.stop();
@@ -375,7 +382,10 @@ fn numbers_that_are_taken_are_refused(kind: Kind) {
     let mut client = connect(&disk, &[]);
     write(&mut client, 0, &pattern(1, 4096));
     flush(&mut client);
-    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Refused(Refusal::Taken))));
+    assert!(matches!(
+        wait(disk.open_volume(spec(), Backing::File(file(), Place::default()))),
+        Ok(Report::Refused(Refusal::Taken))
+    ));
     assert!(read(&mut client, 0, 4096) == pattern(1, 4096), "still the old file");
     disk.stop();
 }
@@ -419,7 +429,7 @@ fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     wait(disk.command(Command::SetTenant(TenantId(1), tenant))).unwrap();
     let file = file();
     file.set_len(BYTES).unwrap();
-    let opened = wait(disk.open_volume(VolumeSpec { size: BYTES, ..spec() }, file, Place::default()));
+    let opened = wait(disk.open_volume(VolumeSpec { size: BYTES, ..spec() }, Backing::File(file, Place::default())));
     assert!(matches!(opened, Ok(Report::Done)));
     let mut client = connect(&disk, &[]);
     let started = clock();
@@ -433,4 +443,68 @@ fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     // On a machine that is busy it may take much longer, but never less.
     assert!((0.95..10.0).contains(&ratio), "{ratio}");
     disk.stop();
+}
+
+/// A server with the volume "db", and its address.
+fn server(runtime: &tokio::runtime::Runtime, dir: &std::path::Path) -> (Arc<Control>, Uri) {
+    let path = dir.join("nbd.sock");
+    let control = runtime.block_on(async {
+        let config =
+            config::Config { data: dir.join("data"), cache: "64MiB".parse().unwrap(), ..config::Config::default() };
+        let control = Control::open(config).await.unwrap();
+        let volume = serde_json::json!({"name": "db", "size": "64MiB"});
+        control.create_volume(serde_json::from_value(volume).unwrap()).await.unwrap();
+        let listener = Listener::Unix(tokio::net::UnixListener::bind(&path).unwrap());
+        let (handshakes, mode) = (Handshakes::new(16, 16), TlsMode::Off);
+        tokio::spawn(listen::accept(listener, Door { control: control.clone(), handshakes, mode, tls: None }));
+        control
+    });
+    (control, format!("nbd+unix:///db?socket={}", path.display()).parse().unwrap())
+}
+
+#[test]
+fn a_volume_on_another_server_is_written_flushed_and_read() {
+    for kind in [Kind::IoUring, Kind::Threads] {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (control, uri) = server(&runtime, dir.path());
+        let options = Options { reactor: kind, ..Options::new("gateway", Config::new(16 << 20)) };
+        let disk = DiskThread::start(options).unwrap();
+        let tenant = TenantSpec { is_remote: true, ..TenantSpec::default() };
+        assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
+        let upstream = UpstreamSpec {
+            name: uri.name.clone(),
+            client: "gateway".into(),
+            epoch: 1,
+            connections: 4,
+            window: 128,
+            deadline_ns: 60 * SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+        };
+        let dialer = runtime.block_on(async { Dialer::new(uri) });
+        let spec = VolumeSpec { upstream: Some(upstream), ..spec() };
+        assert!(matches!(wait(disk.open_volume(spec, Backing::Upstream(dialer.clone()))), Ok(Report::Done)));
+        let mut client = connect(&disk, &[]);
+        let mut rng = Rng::new(7);
+        // More than the cache, so that it is written back, flushed to be evicted, and read again.
+        let pieces: Vec<(u64, u8)> = (0..96).map(|at| (at * (512 << 10), rng.below(255) as u8 + 1)).collect();
+        for &(offset, byte) in &pieces {
+            write(&mut client, offset, &vec![byte; 256 << 10]);
+        }
+        client.write_all(&header(wire::command::FLUSH, 9, 0, 0)).unwrap();
+        reply(&mut client, 9, 0);
+        for &(offset, byte) in &pieces {
+            client.write_all(&header(wire::command::READ, 2, offset + 4096, 128 << 10)).unwrap();
+            assert!(reply(&mut client, 2, 128 << 10).iter().all(|&found| found == byte), "at {offset}");
+        }
+        assert_eq!(dialer.standing(), Standing { is_online: true, failure: None });
+        assert!(matches!(
+            wait(disk.command(Command::CloseVolume { volume: VOLUME, discard: false })),
+            Ok(Report::Done)
+        ));
+        disk.stop();
+        assert!(runtime.block_on(control.drain()).is_empty());
+    }
 }

@@ -470,6 +470,10 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.close_socket(conn);
     }
 
+    fn leave_socket(&mut self, conn: ConnId) {
+        self.below.leave_socket(conn);
+    }
+
     fn buffer(&self, buffer: BufferId) -> &[u8] {
         self.below.buffer(buffer)
     }

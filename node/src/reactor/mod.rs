@@ -201,6 +201,10 @@ pub trait Reactor {
     /// Cancels what is in flight and closes the socket. Only [`Completion::Closed`] follows for it.
     fn close_socket(&mut self, conn: ConnId);
 
+    /// The same, but only the sending side is shut down: a copy of the descriptor still receives, and tells when the
+    /// peer has ended the connection.
+    fn leave_socket(&mut self, conn: ConnId);
+
     /// The bytes of a lent buffer.
     fn buffer(&self, buffer: BufferId) -> &[u8];
 

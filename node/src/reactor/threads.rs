@@ -225,6 +225,22 @@ impl Threads {
             self.try_socket(conn);
         }
     }
+
+    /// Between two turns the kernel holds no operation of a socket, so the socket is closed at once.
+    fn end_socket(&mut self, conn: ConnId, how: libc::c_int) {
+        let socket = slot(&mut self.sockets, conn.0).take().expect("the socket is open");
+        self.starved.retain(|&other| other != conn);
+        self.eager.retain(|&other| other != conn);
+        // Closing does not remove it from epoll if there is a copy of the descriptor. It cannot fail: it is in there.
+        // SAFETY: a system call on descriptors that we own; it reads no event.
+        unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, socket.fd.as_raw_fd(), std::ptr::null_mut())
+        };
+        // SAFETY: a system call on a descriptor that we own. With shutdown, the peer sees the end even if a child
+        // process has inherited a copy of the descriptor.
+        unsafe { libc::shutdown(socket.fd.as_raw_fd(), how) };
+        self.ready.push(Completion::Closed { conn });
+    }
 }
 
 impl Reactor for Threads {
@@ -289,16 +305,12 @@ impl Reactor for Threads {
         self.sockets[conn.0 as usize].as_ref().map_or(0, |socket| unread(&socket.fd))
     }
 
-    /// Between two turns the kernel holds no operation of a socket, so the socket is closed at once. Closing removes it
-    /// from epoll.
     fn close_socket(&mut self, conn: ConnId) {
-        let socket = slot(&mut self.sockets, conn.0).take().expect("the socket is open");
-        self.starved.retain(|&other| other != conn);
-        self.eager.retain(|&other| other != conn);
-        // SAFETY: a system call on a descriptor that we own. With shutdown, the peer sees the end even if a child
-        // process has inherited a copy of the descriptor.
-        unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_RDWR) };
-        self.ready.push(Completion::Closed { conn });
+        self.end_socket(conn, libc::SHUT_RDWR);
+    }
+
+    fn leave_socket(&mut self, conn: ConnId) {
+        self.end_socket(conn, libc::SHUT_WR);
     }
 
     fn buffer(&self, buffer: BufferId) -> &[u8] {

@@ -68,6 +68,8 @@ enum Tag {
     Receive,
     Send,
     Wake,
+    /// Its completion says nothing: that of the cancelled operation does.
+    Cancel,
 }
 
 impl Tag {
@@ -80,7 +82,8 @@ impl Tag {
             0 => Tag::Io,
             1 => Tag::Receive,
             2 => Tag::Send,
-            _ => Tag::Wake,
+            3 => Tag::Wake,
+            _ => Tag::Cancel,
         };
         (tag, user_data as u32)
     }
@@ -233,6 +236,7 @@ impl Uring {
                 self.listen_for_wakes();
                 completions.push(Completion::Woken);
             }
+            Tag::Cancel => {}
         }
     }
 
@@ -300,6 +304,26 @@ impl Uring {
             1.. => Completion::Sent { conn, bytes: answer as u64 },
             _ => Completion::SendFailed { conn },
         });
+    }
+
+    /// Drops what has not reached the kernel, and the completions that nobody waits for.
+    fn begin_close(&mut self, conn: ConnId) {
+        self.ready.retain(|completion| match *completion {
+            Completion::Sent { conn: other, .. } | Completion::SendFailed { conn: other } => other != conn,
+            _ => true,
+        });
+        let socket = self.socket(conn);
+        socket.closing = true;
+        if matches!(socket.receiving, Some(Receiving::Starved)) {
+            socket.receiving = None;
+            self.starved.retain(|&other| other != conn);
+        }
+        if let Some(at) = self.looking.iter().position(|&(other, _)| other == conn) {
+            self.looking.swap_remove(at);
+            if let Some(Receiving::Direct(gather)) = self.socket(conn).receiving.take() {
+                self.gathers.give_back(gather);
+            }
+        }
     }
 
     /// Removes a closing socket once the kernel has no operation of it.
@@ -436,25 +460,23 @@ impl Reactor for Uring {
     }
 
     fn close_socket(&mut self, conn: ConnId) {
-        self.ready.retain(|completion| match *completion {
-            Completion::Sent { conn: other, .. } | Completion::SendFailed { conn: other } => other != conn,
-            _ => true,
-        });
-        let socket = self.socket(conn);
-        socket.closing = true;
-        if matches!(socket.receiving, Some(Receiving::Starved)) {
-            socket.receiving = None;
-            self.starved.retain(|&other| other != conn);
-        }
-        if let Some(at) = self.looking.iter().position(|&(other, _)| other == conn) {
-            self.looking.swap_remove(at);
-            if let Some(Receiving::Direct(gather)) = self.socket(conn).receiving.take() {
-                self.gathers.give_back(gather);
-            }
-        }
+        self.begin_close(conn);
         // SAFETY: a system call on a descriptor that we own. It ends the receive and the send in the kernel. It fails
         // on a socket whose peer has disconnected, where both have ended already.
         unsafe { libc::shutdown(self.socket(conn).fd.as_raw_fd(), libc::SHUT_RDWR) };
+        self.close_if_idle(conn);
+    }
+
+    fn leave_socket(&mut self, conn: ConnId) {
+        self.begin_close(conn);
+        let socket = self.socket(conn);
+        // SAFETY: a system call on a descriptor that we own.
+        unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_WR) };
+        let pending = [(socket.receiving.is_some(), Tag::Receive), (socket.sending.is_some(), Tag::Send)];
+        for (_, tag) in pending.into_iter().filter(|&(is_pending, _)| is_pending) {
+            let entry = opcode::AsyncCancel::new(tag.with(conn.0)).build();
+            self.push(entry.user_data(Tag::Cancel.with(conn.0)));
+        }
         self.close_if_idle(conn);
     }
 

@@ -3,14 +3,16 @@
 //! ```text
 //! DISK/disk.toml            the identity of the disk; missing or different: offline, never initialised anew
 //!      lock                 held by the server that uses the disk
-//!      volumes/NAME.img     the data; a raw volume has its device instead
+//!      volumes/NAME.img     the data; a raw volume has its device instead, a gateway volume an export elsewhere
 //!              NAME.toml    the specification; data without one is reported and not touched
 //!              NAME.lost    exists while the volume has a loss that no operator has accepted
+//!              NAME.epochs  the latest session of each client that claimed one
 //!      tenants/NAME.toml    a tenant's specification
 //! ```
 
 pub mod catalogue;
 mod data;
+mod epochs;
 pub mod file;
 pub mod identity;
 mod lock;
@@ -18,6 +20,7 @@ mod loss;
 mod policies;
 pub mod profile;
 pub mod raw;
+pub mod remote;
 pub mod scheduling;
 pub mod simulated;
 pub mod spec;
@@ -40,12 +43,14 @@ use uuid::Uuid;
 use self::tenant::TenantError;
 pub use catalogue::{Catalogue, Key, LocalFiles};
 pub use data::{Data, DataError, DataId};
+pub use epochs::EpochError;
 pub use file::{Abilities, Journal};
 pub use identity::{Identity, IdentityError};
 pub use lock::{Lock, LockError};
 pub use loss::LossNote;
 pub use policies::{Policies, Policy};
 pub use raw::{Kernel, Raw, RawError};
+pub use remote::{ExportUri, Remote, RemoteError};
 pub use scheduling::{Chosen, PolicyName, Scheduling};
 pub use simulated::{Model, Simulated, SimulatedError};
 pub use spec::{Spec, SpecError};
@@ -338,7 +343,8 @@ impl Store {
     }
 }
 
-/// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened.
+/// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened, an
+/// export in each session.
 fn load(files: &Files<'_>) -> Result<Spec, LoadError> {
     let path = files.spec();
     let text = match files.catalogue.get(Key::Volume(files.name)) {
@@ -347,7 +353,7 @@ fn load(files: &Files<'_>) -> Result<Spec, LoadError> {
         Err(source) => return Err(LoadError::Read { path, source }),
     };
     let spec = Spec::parse(&text).map_err(|source| LoadError::Parse { path, source })?;
-    if spec.device.is_some() {
+    if !spec.has_file() {
         return Ok(spec);
     }
     let data = files.data();

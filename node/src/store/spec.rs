@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::raw::Raw;
+use super::remote::{Remote, RemoteError};
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
@@ -20,6 +21,10 @@ pub enum SpecError {
     Size(#[from] SizeError),
     #[error("its size is {}, and that of its device {}", Size(*size), Size(*device))]
     Device { size: u64, device: u64 },
+    #[error(transparent)]
+    Upstream(#[from] RemoteError),
+    #[error("its data is said to be both on a device and on another server")]
+    DeviceAndUpstream,
 }
 
 /// A size, bytes, that a volume cannot have.
@@ -137,6 +142,9 @@ pub struct Spec {
     /// The raw device that holds its data, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Raw>,
+    /// The export on another server that holds its data, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<Remote>,
     /// The clients that may open it.
     #[serde(default, skip_serializing_if = "Access::is_default")]
     pub allow: Access,
@@ -168,6 +176,7 @@ impl Spec {
             allocation,
             write_cache: WriteCache::default(),
             device: None,
+            upstream: None,
             allow: Access::default(),
             read_only: false,
             description: Description::default(),
@@ -185,6 +194,12 @@ impl Spec {
         if let Some(device) = spec.device.as_ref().filter(|device| device.size < spec.file_bytes()) {
             return Err(SpecError::Device { size: spec.size, device: device.size });
         }
+        if let Some(upstream) = &spec.upstream {
+            upstream.check()?;
+            if spec.device.is_some() {
+                return Err(SpecError::DeviceAndUpstream);
+            }
+        }
         Ok(spec)
     }
 
@@ -196,6 +211,11 @@ impl Spec {
     /// Bytes of the data file or device: whole blocks, so that direct I/O reaches the end.
     pub fn file_bytes(&self) -> u64 {
         self.size.next_multiple_of(BLOCK)
+    }
+
+    /// Whether its data is a file in the disk's directory.
+    pub fn has_file(&self) -> bool {
+        self.device.is_none() && self.upstream.is_none()
     }
 
     /// The tenant: the volume itself if none was named.

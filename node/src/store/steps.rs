@@ -15,7 +15,7 @@
 //! creations and deletions: it renames those that have a specification, and removes the others ([`recover`]). A file
 //! under a volume's own name is never removed without a specification.
 //!
-//! A raw device is neither created nor removed: the steps on data do nothing to it.
+//! A raw device or an export on another server is neither created nor removed: the steps on data do nothing to it.
 
 use std::fs::{self, File};
 use std::io;
@@ -105,20 +105,20 @@ impl Files<'_> {
     }
 
     fn step(&self, step: Step, spec: &Spec, progress: &Progress) -> io::Result<()> {
-        let is_raw = spec.device.is_some();
+        let has_file = spec.has_file();
         match step {
-            // A raw device exists before and after its volume. With CreateData a file under the volume's name would
-            // become its data.
+            // A raw device, or an export, exists before and after its volume. With CreateData a file under the volume's
+            // name would become its data.
             CreateData if self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
-            AllocateNew | SyncNew | Allocate | SyncData | PublishData | HideData if is_raw => Ok(()),
+            AllocateNew | SyncNew | Allocate | SyncData | PublishData | HideData if !has_file => Ok(()),
             CreateData => {
                 // An interrupted deletion may have left both. The data is removed instead of reused, since requests to
                 // it may still be outstanding: a new volume never has the same file.
                 removed(fs::remove_file(self.new_data()))?;
-                removed(fs::remove_file(self.lost()))?;
-                if is_raw { Ok(()) } else { File::create_new(self.new_data()).map(drop) }
+                self.remove_notes()?;
+                if has_file { File::create_new(self.new_data()).map(drop) } else { Ok(()) }
             }
-            RemoveData if is_raw => removed(fs::remove_file(self.lost())),
+            RemoveData if !has_file => self.remove_notes(),
             AllocateNew => self.extend(&self.new_data(), 0, spec, progress),
             SyncNew => File::open(self.new_data())?.sync_all(),
             PublishData => publish_data(&self.new_data(), &self.data()),
@@ -129,10 +129,12 @@ impl Files<'_> {
             // A volume whose data is missing can be deleted, and so can one whose deletion was interrupted.
             HideData => removed(fs::rename(self.data(), self.new_data())),
             RemoveSpec => self.catalogue.remove(self.key()),
-            RemoveData => {
-                removed(fs::remove_file(self.new_data())).and_then(|()| removed(fs::remove_file(self.lost())))
-            }
+            RemoveData => removed(fs::remove_file(self.new_data())).and_then(|()| self.remove_notes()),
         }
+    }
+
+    fn remove_notes(&self) -> io::Result<()> {
+        [self.lost(), self.epochs()].into_iter().try_for_each(|path| removed(fs::remove_file(path)))
     }
 
     /// Extends the data file to the size in the specification. First truncates what it has beyond the published
@@ -165,7 +167,7 @@ impl Files<'_> {
 
     /// The specification on the disk; `None` before the volume is created. One that cannot be read or parsed is an
     /// error, never the absence of one.
-    fn published(&self) -> io::Result<Option<Spec>> {
+    pub(super) fn published(&self) -> io::Result<Option<Spec>> {
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is invalid: {why}"));
         self.catalogue.get(self.key())?.map(|text| Spec::parse(&text).map_err(wrong)).transpose()
     }
@@ -216,7 +218,7 @@ impl Files<'_> {
         match fs::remove_file(self.new_data()) {
             // If the temporary name is gone, the data has been renamed to its own name; only then is that file this
             // volume's.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && spec.device.is_none() => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && spec.has_file() => {
                 removed(fs::remove_file(self.data()))
             }
             other => removed(other),
@@ -228,9 +230,9 @@ impl Files<'_> {
     pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.check_published(from)?;
         self.perform(GROW, to, progress).map_err(|(_, error)| {
-            let undone = self.restore(from).and_then(|()| match &from.device {
-                Some(_) => Ok(()),
-                None => File::options().write(true).open(self.data())?.set_len(from.file_bytes()),
+            let undone = self.restore(from).and_then(|()| match from.has_file() {
+                false => Ok(()),
+                true => File::options().write(true).open(self.data())?.set_len(from.file_bytes()),
             });
             match undone {
                 Ok(()) => error,
@@ -242,6 +244,11 @@ impl Files<'_> {
     /// The loss record next to the data: see `loss.rs`.
     pub fn lost(&self) -> PathBuf {
         self.directory.join(format!("{}.lost", self.name))
+    }
+
+    /// The epochs of the volume's sessions: see `epochs.rs`.
+    pub fn epochs(&self) -> PathBuf {
+        self.directory.join(format!("{}.epochs", self.name))
     }
 
     /// Replaces the specification, or leaves it unchanged.

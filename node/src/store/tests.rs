@@ -264,6 +264,32 @@ fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
     }
 }
 
+/// The same of an export on another server.
+#[test]
+fn a_gateway_volume_has_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = store.files(&name);
+    let upstream = "upstream = { from = 'nbd://h/db', deadline = '5s', connections = 1, block = 512 }";
+    let text = format!("{}{upstream}\n", Spec::new(1 << 20, None, Allocation::Whole).to_toml());
+    let spec = Spec::parse(&text).unwrap();
+    assert_eq!(Spec::parse(&spec.to_toml()).unwrap(), spec);
+    fs::write(files.data(), "precious").unwrap();
+    assert!(matches!(files.create(&spec, &Progress::default()), Err(StoreError::Unclaimed(_))));
+    fs::remove_file(files.data()).unwrap();
+    files.create(&spec, &Progress::default()).unwrap();
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &spec);
+    for wrong in ["block = 1024", "connections = 0", "deadline = '1ms'"] {
+        let key = wrong.split(' ').next().unwrap();
+        let line = upstream.split([',', '{', '}']).find(|part| part.trim().starts_with(key)).unwrap();
+        assert!(Spec::parse(&text.replace(line, &format!(" {wrong}"))).is_err(), "{wrong}");
+    }
+    files.unpublish(&spec).unwrap();
+    files.discard(&spec).unwrap();
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
+}
+
 /// A data file without a specification must not become a raw volume's data, to be removed with the volume.
 #[test]
 fn a_raw_volume_takes_no_file() {
@@ -416,7 +442,7 @@ fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
 }
 
 #[test]
-fn a_deleted_volume_takes_the_note_of_its_loss_along() {
+fn a_deleted_volume_takes_the_notes_beside_it_along() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
@@ -425,6 +451,7 @@ fn a_deleted_volume_takes_the_note_of_its_loss_along() {
     let spec = Spec::new(4096, None, Allocation::Whole);
     files.create(&spec, &Progress::default()).unwrap();
     fs::write(files.lost(), "").unwrap();
+    files.record_epoch(spec.uuid, "gateway", 1).unwrap();
     assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
     files.unpublish(&spec).unwrap();
     files.discard(&spec).unwrap();

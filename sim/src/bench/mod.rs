@@ -194,6 +194,7 @@ impl Bench {
             can_punch: false,
             read_only: false,
             unflushed: false,
+            upstream: None,
         }))?;
         self.starts.push(on.start);
         let (backlog, replies) = (VecDeque::new(), Replies::default());
@@ -404,6 +405,7 @@ impl Driver for Bench {
             // Frames have no bytes here, and connections stay open until the end.
             Action::Copy { .. } | Action::Zero { .. } | Action::Retired => {}
             Action::Evidence(evidence) => self.evidence = Some(evidence),
+            Action::Upstream { .. } => unreachable!("no volume is on another server"),
             Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
         Ok(())

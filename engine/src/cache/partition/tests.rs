@@ -36,7 +36,7 @@ proptest! {
             let spec = TenantSpec { eviction: policies[tenant as usize], ..TenantSpec::default() };
             cache.set_tenant(TenantId(tenant), spec);
             cache.partition_mut(TenantId(tenant)).target = 6;
-            cache.open_volume(VolumeId(tenant), TenantId(tenant), false);
+            cache.open_volume(VolumeId(tenant), TenantId(tenant), false, false);
         }
         // By volume and number: whether the block is dirty, and the frame of an additional reference.
         let mut there: BTreeMap<(u32, u64), (bool, Option<FrameId>)> = BTreeMap::new();
@@ -93,7 +93,7 @@ fn a_writer_whose_loan_is_recalled_goes_on_with_half_of_what_it_writes_back() {
     let mut cache = Cache::new(2000, 2000, 0);
     cache.set_tenant(tenant, TenantSpec::default());
     cache.partition_mut(tenant).target = 2000;
-    cache.open_volume(volume, tenant, false);
+    cache.open_volume(volume, tenant, false, false);
     let dirty: Vec<_> = (0..1500)
         .map(|number| {
             assert!(cache.take_frames(tenant, 1, &mut frames));

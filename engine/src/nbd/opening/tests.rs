@@ -64,7 +64,7 @@ fn it_opens_what_our_server_exports_in_each_form() {
 /// A server of ours grants a session, with the volume's identity; one that does not know sessions ignores the query.
 #[test]
 fn a_session_is_claimed_in_the_handshake() {
-    let claim = Claim { client: "gateway".into(), epoch: 7 };
+    let claim = Claim { client: "gateway".into(), epoch: 7, shared: false };
     for (identity, form) in [(Some(5 << 100), Form::Extended), (None, Form::Structured), (Some(1), Form::Structured)] {
         let volumes = [Export { name: "db".into(), size: 1 << 30, identity, ..Export::default() }];
         let exports = Exports { volumes: &volumes, shutting_down: false };
@@ -111,6 +111,19 @@ fn a_server_that_knows_less_is_used_without_it() {
     assert_eq!((opened.form, opened.base_allocation), (Form::Simple, None));
     assert_eq!((opened.block_bytes_min, opened.payload_bytes_max), (1, wire::PAYLOAD_BYTES_MAX));
     assert_eq!(opening.take_outgoing()[..4], [0, 0, 0, 1], "without NO_ZEROES, which the server does not know");
+}
+
+/// A server that is starting does not have the export yet. It may have it when GO arrives, and then without a session.
+#[test]
+fn an_export_that_is_unknown_is_not_opened_without_its_session() {
+    let mut opening = Opening::new(wanted(Form::Extended));
+    let sent = [
+        greeting(3),
+        answer(option::EXTENDED_HEADERS, reply::ACK, b""),
+        answer(option::SET_META_CONTEXT, reply::ERR_UNKNOWN, b"not yet"),
+    ]
+    .concat();
+    assert!(matches!(opening.handle(&sent), Err(Unopened::Unknown { text, .. }) if text == ": not yet"));
 }
 
 #[test]

@@ -283,8 +283,8 @@ impl World {
                         (cached.dirty, cached.written) = (!ignored || cached.dirty, 0);
                     }
                 }
-                Action::Close(link) => self.close(link),
-                Action::Online(_) | Action::WantFlush => {}
+                Action::Ask(Request::Close(link)) => self.close(link),
+                Action::Ask(Request::Online(_)) => {}
                 other => panic!("{other:?}"),
             }
         }

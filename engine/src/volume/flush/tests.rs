@@ -380,6 +380,19 @@ fn clear_does_not_make_a_durable_write_succeed() {
 }
 
 #[test]
+fn clear_does_not_make_a_durable_write_succeed_that_is_not_in_the_device_yet() {
+    let mut rig = retrying();
+    rig.complete(0, BAD);
+    // Its last sector is written in part, so its second block is read first.
+    rig.write(3, flag::FUA, 512, BLOCK + 100, 9);
+    assert_eq!(rig.ops(), [Op::Read]);
+    rig.clear(9, VOLUME);
+    rig.complete_all();
+    assert_eq!((rig.answer(3), rig.medium[512]), (FAILED, 1));
+    assert!(rig.is_done(9));
+}
+
+#[test]
 fn what_durable_writes_overwrote_meanwhile_is_written_together() {
     let mut rig = Rig::new();
     for write in 0..2 {

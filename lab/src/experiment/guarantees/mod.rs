@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - *Workloads* are replayed closed, 16 requests at a time, as fast as possible; each has its own tenth of the disk.
+//!   Writes go through, also with cache.
 //! - *Guarantees*: one for each workload, the same at all sizes of a set. The rule ([`level`]) looks for the one with
 //!   the fewest windows near the threshold of which 5 to 25 % are fundamental at every share from 1/2 to 1/10. This is
 //!   possible because each workload alternates between two localities.
@@ -69,9 +70,10 @@ pub const PLAIN: Experiment = Experiment {
 /// With cache.
 pub const CACHED: Experiment = Experiment {
     name: "guarantees-cached",
-    question: "And with cache, read-ahead and write-back?",
-    setup: "As `guarantees`, with a partition of 16 MiB for each workload, alone and together, read-ahead as R \
-            requires, and write-back.",
+    question: "And with cache and read-ahead?",
+    setup: "As `guarantees`, with a partition of 16 MiB for each workload, alone and together, and read-ahead as R \
+            requires. Writes go through: by write-back they would reach the disk in another window alone than \
+            together.",
     paper: PAPER,
     run: |context: &Context| match context.quick {
         true => Ok(Outcome::left_out("not in quick runs".into())),

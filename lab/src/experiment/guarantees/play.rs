@@ -27,10 +27,10 @@ pub const WARM_UP_NS: Nanos = 10 * SECOND;
 /// What the server's cache does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cache {
-    /// Next to nothing, as in the paper: the smallest partitions, no read-ahead, write-through.
+    /// Next to nothing, as in the paper: the smallest partitions, no read-ahead.
     Smallest,
-    /// Reads ahead and writes back, in a partition of so many bytes for each workload, alone and together: the effect
-    /// of the disk's time is not mixed with that of the partition's size.
+    /// Reads ahead, in a partition of so many bytes for each workload, alone and together: the effect of the disk's
+    /// time is not mixed with that of the partition's size.
     Each(u64),
 }
 
@@ -73,14 +73,11 @@ impl Ground {
         Ok(self.stand.place(0, COUNT)?.1)
     }
 
-    /// A volume at one of ten places.
+    /// A volume at one of ten places. It is written through: by write-back, a window's writes would reach the disk
+    /// seconds later, alone in another window than together, so that the windows were not the same work.
     pub fn volume(&self, tenant: usize, place: usize, load: sim::load::Workload) -> Result<Volume, String> {
         let (start, bytes) = self.stand.place(place, COUNT)?;
-        let write_cache = match self.cache {
-            Cache::Smallest => WriteCache::None,
-            Cache::Each(_) => WriteCache::Volatile,
-        };
-        Ok(Volume { tenant, start, bytes, write_cache, load })
+        Ok(Volume { tenant, start, bytes, write_cache: WriteCache::None, load })
     }
 
     /// Runs a workload alone on the same server with the whole disk.

@@ -146,6 +146,15 @@ fn score(all: &[Judged], admits: impl Fn(&Judged) -> bool) -> [f64; 2] {
     [kept / count(&|tenant| admits(tenant)), kept / could]
 }
 
+/// One line about a run. All runs together take half an hour.
+fn summary(of: &str, all: &[Judged]) -> String {
+    let count = |of: fn(&&Judged) -> bool| all.iter().filter(of).count();
+    let admitted = count(|tenant| tenant.admitted());
+    let kept = count(|tenant| tenant.admitted() && tenant.keeps());
+    let possible = count(|tenant| tenant.possible);
+    format!("{of}: {kept} of {admitted} admitted tenants keep R; an oracle admits {possible} of {}", all.len())
+}
+
 fn run(context: &Context) -> Result<Outcome, String> {
     let disks = &DISKS[..if context.quick { 1 } else { DISKS.len() }];
     let (mut all, mut data, mut groups) = (Vec::new(), Map::new(), Vec::new());
@@ -155,7 +164,9 @@ fn run(context: &Context) -> Result<Outcome, String> {
         for disk in disks {
             let scene = Scene::new(&mix, disk).map_err(|error| format!("{name}: {error:#}"))?;
             for &seed in &context.seeds {
-                of_mix.extend(play(context, &mix, &scene, seed).map_err(|error| format!("{name}, {disk}: {error}"))?);
+                let played = play(context, &mix, &scene, seed).map_err(|error| format!("{name}, {disk}: {error}"))?;
+                context.note(&summary(&format!("{name}, {disk}, seed {seed}"), &played));
+                of_mix.extend(played);
             }
         }
         let [_, recall] = score(&of_mix, Judged::admitted);

@@ -69,7 +69,7 @@ impl Order {
             Order::Keeps => tenant.insulation.as_ref().map_or(f64::MAX, |kept| kept.ratio),
             Order::Throughput => -rates,
             Order::Latency => -tenant.latency.and_then(|all| all.recent.both).map_or(0.0, |of| of.p99_seconds),
-            Order::Share => -tenant.share.effective,
+            Order::Share => -tenant.share.effective.unwrap_or(0.0),
         }
     }
 }

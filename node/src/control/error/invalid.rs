@@ -8,9 +8,9 @@ use engine::disk::profile::UnknownKey;
 use crate::fault::FaultError;
 use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
 use crate::quantity::{Name, Rate, Size};
-use crate::store::SimulatedError;
 use crate::store::scheduling::RoundError;
 use crate::store::spec::SizeError;
+use crate::store::{ExportUri, RemoteError, SimulatedError};
 
 /// What is wrong with a request. The message has the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +63,47 @@ pub enum Invalid {
     PreallocateDevice,
     #[error("disk '{0}' is simulated: a raw volume needs a real disk")]
     DeviceOnSimulated(Name),
+
+    // Exports on other servers.
+    #[error("a volume with --from has the size of its export: leave out the size")]
+    SizeOfExport,
+    #[error("--from and --device exclude each other: the data is on another server or on a device")]
+    DeviceAndFrom,
+    #[error("the data of a volume with --from is allocated by its server: leave out --prealloc and --sparse")]
+    AllocateExport,
+    #[error("a volume with --from needs no cache for R, since it has no disk time: leave out --like, set --cache")]
+    LikeOfExport,
+    #[error("a volume with --from has no disk time, so there is no decision on it: leave out --dry-run")]
+    PlanOfExport,
+    #[error("--shared, --upstream-deadline, --upstream-connections and --i-accept-data-loss need --from")]
+    UpstreamWithoutFrom,
+    #[error("the socket in '{0}' is a relative path: name an absolute one")]
+    RelativeSocket(ExportUri),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    #[error(
+        "tenant '{0}' has its volumes on other servers, so it has no disk time here to promise: leave out share, \
+         minimum bandwidth, and a policy that has one"
+    )]
+    PromiseOfRemote(Name),
+    #[error(
+        "the volumes of tenant '{0}' are either all on the disk or all on other servers: name another tenant with \
+         --tenant"
+    )]
+    MixedTenant(Name),
+    #[error("volume '{0}' has its data on a disk of this server: upstream settings are for volumes made with --from")]
+    NoUpstream(Name),
+    #[error(
+        "volume '{0}' shares its export with other servers and therefore keeps no dirty data: its write cache is 'none'"
+    )]
+    WriteCacheOfShared(Name),
+    #[error("volume '{volume}' is read-only, since {from} is")]
+    ReadOnlyExport { volume: Name, from: ExportUri },
+    #[error(
+        "volume '{volume}' has the size of {from}: enlarge that on its server, then delete the volume here, which \
+         keeps the data, and create it again"
+    )]
+    GrowExport { volume: Name, from: ExportUri },
 
     // Disks.
     #[error("'{path}' is not a path: {source}")]

@@ -10,7 +10,7 @@ use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
-use crate::store::{PolicyName, Scheduling, TenantSpec};
+use crate::store::{ExportUri, PolicyName, Scheduling, TenantSpec};
 
 /// A volume to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -30,6 +30,25 @@ pub struct CreateVolume {
     /// Use the device even if it contains data, or if another disk is on it.
     #[serde(default)]
     pub force: bool,
+    /// The export on another server that holds its data: "nbd://HOST:PORT/NAME" or "nbd+unix:///NAME?socket=PATH". The
+    /// size is that of the export. The disk gives it a thread and memory only.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub from: Option<ExportUri>,
+    /// With `from`: other servers may use the export at the same time. Then writes are acknowledged when they are
+    /// durable.
+    #[serde(default)]
+    pub shared: bool,
+    /// With `from`: how long a request waits for a server that is away, "1s" to "60m". The default is 60 s.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub upstream_deadline: Option<Time>,
+    /// With `from`: connections to a server that permits several, 1 to 16. The default is 4.
+    #[serde(default)]
+    pub upstream_connections: Option<u32>,
+    /// With `from`: required for a server that cannot flush, since acknowledged data may then be lost.
+    #[serde(default)]
+    pub accept_data_loss: bool,
     /// The disk; may be omitted if there is only one, or one called `default`.
     #[schema(value_type = Option<String>)]
     pub disk: Option<Name>,
@@ -237,6 +256,12 @@ pub struct SetVolume {
     /// A description that clients can read; "" for none.
     #[schema(value_type = Option<String>)]
     pub description: Option<Description>,
+    /// How long a request waits for the server of its export that is away, "1s" to "60m". It applies when the volume is
+    /// opened the next time.
+    #[schema(value_type = Option<String>)]
+    pub upstream_deadline: Option<Time>,
+    /// Connections to the server of its export, 1 to 16. It applies when the volume is opened the next time.
+    pub upstream_connections: Option<u32>,
 }
 
 impl SetVolume {
@@ -244,7 +269,12 @@ impl SetVolume {
     pub fn changes_nothing(&self) -> bool {
         let SetVolume { write_cache, allow, read_only, description, .. } = self;
         let of_volume = write_cache.is_some() || allow.is_some() || read_only.is_some() || description.is_some();
-        !of_volume && SetTenant::of(self).changes_nothing()
+        !of_volume && !self.changes_upstream() && SetTenant::of(self).changes_nothing()
+    }
+
+    /// Whether the request changes how its export is used.
+    pub fn changes_upstream(&self) -> bool {
+        self.upstream_deadline.is_some() || self.upstream_connections.is_some()
     }
 }
 

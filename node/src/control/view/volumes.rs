@@ -1,9 +1,11 @@
 //! Volumes, and the miss-ratio curves of their tenants.
 
+use engine::nbd::Claim;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{CeilingsView, Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
+use crate::sessions::Shown;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// The miss ratio at one cache size.
@@ -51,8 +53,9 @@ pub struct CurveView {
 pub struct ShareView {
     /// As it was typed; absent if none is requested.
     pub requested: Option<String>,
-    /// The fraction of the disk's time, 0 to 1: the requested share, or an even part of what is not promised.
-    pub effective: f64,
+    /// The fraction of the disk's time, 0 to 1: the requested share, or an even part of what is not promised; absent
+    /// for a tenant whose volumes are on other servers.
+    pub effective: Option<f64>,
 }
 
 /// A cache size, requested and effective.
@@ -87,6 +90,67 @@ pub struct Traffic {
     pub hit_ratio: Option<f64>,
 }
 
+/// A session that a client has claimed.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    /// The client.
+    pub client: String,
+    /// The epoch of the session.
+    pub epoch: u64,
+    /// Whether other clients may have shared sessions at the same time.
+    pub shared: bool,
+    /// Its connections, those included that wait for the end of an earlier session.
+    pub connections: u32,
+}
+
+impl From<Shown> for SessionView {
+    fn from(shown: Shown) -> SessionView {
+        let Claim { client, epoch, shared } = shown.claim;
+        SessionView { client, epoch, shared, connections: shown.connections as u32 }
+    }
+}
+
+/// Whether the export of a volume is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamState {
+    /// A session is open: requests are sent.
+    Online,
+    /// There is no session; one is being opened. Requests wait.
+    Connecting,
+    /// The export cannot be used: it is not what it was, or the volume is not served. Requests fail.
+    Offline,
+}
+
+/// The export on another server that has a volume's data.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UpstreamView {
+    /// Its address.
+    pub from: String,
+    /// Whether it is used.
+    pub state: UpstreamState,
+    /// The last failure; absent since a session is open.
+    pub failure: Option<String>,
+    /// Open connections.
+    pub connections: u32,
+    /// Mean time from a request to its answer, microseconds; 0 before the first answer.
+    pub round_trip_us: u64,
+    /// Requests that were sent and are not answered.
+    pub outstanding: u32,
+    /// Requests that wait to be sent.
+    pub waiting: u32,
+    /// Bytes of acknowledged writes that its server has not flushed; they are kept in the cache.
+    pub unflushed_bytes: u64,
+    /// Sessions that were lost since the volume was opened.
+    pub reconnects: u64,
+    /// The number of the latest session, which grows.
+    pub epoch: u64,
+    /// How long a request waits for a server that is away, seconds.
+    pub deadline_s: f64,
+    /// Whether other servers may use the export at the same time.
+    pub shared: bool,
+}
+
 /// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
@@ -107,10 +171,12 @@ pub struct VolumeView {
     pub warnings: Vec<String>,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Its data file, or its device.
+    /// Its data file, its device, or the address of its export.
     pub path: String,
     /// Whether its data is a raw device.
     pub raw: bool,
+    /// The export on another server that has its data; absent if it is on the disk.
+    pub upstream: Option<UpstreamView>,
     /// The URIs under which clients open it.
     pub uris: Vec<String>,
     /// The clients that may open it, as rules; `["any"]` is every client.
@@ -149,6 +215,8 @@ pub struct VolumeView {
     pub prepared_bytes: u64,
     /// Open connections.
     pub connections: u32,
+    /// The session that a client has claimed; absent without one. Of several shared ones the latest.
+    pub session: Option<SessionView>,
     /// Dirty data, bytes: acknowledged and not yet written.
     pub dirty_bytes: u64,
     /// Requests since the server started.

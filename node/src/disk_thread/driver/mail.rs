@@ -11,9 +11,11 @@ use tokio::sync::oneshot;
 
 use super::Driver;
 use crate::access::{Access, Grant};
-use crate::disk_thread::connection::{Connection, Handed};
+use crate::disk_thread::Backing;
+use crate::disk_thread::connection::{Connection, Handed, Phase};
 use crate::disk_thread::giving::Giving;
 use crate::disk_thread::mailbox::{Client, Mail};
+use crate::incidents::{self, Incident};
 use crate::reactor::{Place, Reactor};
 
 /// Messages in one pass.
@@ -55,12 +57,15 @@ impl<R: Reactor> Driver<R> {
                 return;
             }
             match self.mailbox.take() {
-                Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
+                Some(Mail::Command { command, backing, reply }) => self.command(command, backing, reply),
                 Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
+                Some(Mail::Expel) => self.expel(),
                 Some(Mail::Attach(client)) => {
                     attached += 1;
                     self.attach(client);
                 }
+                Some(Mail::Connected { volume, serial, link, socket }) => self.connected(volume, serial, link, socket),
+                Some(Mail::Ended { volume, serial, link }) => self.ended(volume, serial, link),
                 Some(Mail::Targets(targets)) => self.apply(Event::Targets(targets)),
                 Some(Mail::Restrict { volume, access, read_only, reply }) => {
                     let expelled = self.expelled(volume, &access);
@@ -74,14 +79,15 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    pub(super) fn command(&mut self, command: Command, file: Option<(File, Place)>, reply: oneshot::Sender<Report>) {
+    pub(super) fn command(&mut self, command: Command, backing: Option<Backing>, reply: oneshot::Sender<Report>) {
         let mut then = Then::Nothing;
-        match (&command, file) {
-            // If the number is in use, the engine refuses, and the file of that number must stay.
-            (Command::OpenVolume(spec), Some((file, place))) if !self.tenants.contains_key(&spec.volume) => {
-                self.reactor.place(spec.volume, place);
-                if let Err(error) = self.reactor.open_volume(spec.volume, file) {
-                    tracing::error!(disk = self.options.name, volume = spec.volume.0, %error, "a file cannot be used");
+        self.token += 1;
+        match (&command, backing) {
+            // If the number is in use, the engine refuses, and the data of that number must stay.
+            (Command::OpenVolume(spec), Some(backing)) if !self.tenants.contains_key(&spec.volume) => {
+                match backing {
+                    Backing::File(file, place) => self.open_file(spec.volume, file, place),
+                    Backing::Upstream(dialer) => self.enter_away(spec.volume, spec.tenant, dialer),
                 }
                 self.tenants.insert(spec.volume, spec.tenant);
                 then = Then::CloseUnlessDone(spec.volume);
@@ -94,9 +100,15 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
-        self.token += 1;
         self.pending.insert(self.token, Pending { reply, then });
         self.apply(Event::Control { token: self.token, command });
+    }
+
+    fn open_file(&mut self, volume: VolumeId, file: File, place: Place) {
+        self.reactor.place(volume, place);
+        if let Err(error) = self.reactor.open_volume(volume, file) {
+            tracing::error!(disk = self.options.name, volume = volume.0, %error, "a file cannot be used");
+        }
     }
 
     pub(super) fn answer(&mut self, token: u64, report: Report) {
@@ -105,6 +117,7 @@ impl<R: Reactor> Driver<R> {
             (Then::CloseIfDone(volume), true) | (Then::CloseUnlessDone(volume), false) => {
                 self.tenants.remove(&volume);
                 self.reactor.close_volume(volume);
+                self.leave_away(volume);
             }
             _ => {}
         }
@@ -137,8 +150,27 @@ impl<R: Reactor> Driver<R> {
         expelled.map(|(at, _)| ConnId(at as u32)).collect()
     }
 
+    /// Closes the connections of superseded sessions, without their last replies: their clients have given them up.
+    fn expel(&mut self) {
+        for at in 0..self.connections.len() {
+            let Some(connection) = &self.connections[at] else { continue };
+            let Some(session) = connection.lease.as_ref().filter(|session| session.is_superseded()) else { continue };
+            if matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+                if let Some(more) = incidents::note(Incident::Superseded) {
+                    let (disk, volume) = (&self.options.name, self.reactor.name_of(connection.volume));
+                    let (gateway, client) = (&session.claim.client, &connection.peer);
+                    tracing::info!(disk, volume, gateway, %client, "a later session has begun: disconnected{more}");
+                }
+                self.close(ConnId(at as u32));
+            }
+        }
+    }
+
     pub(super) fn attach(&mut self, client: Client) {
         let disk = &self.options.name;
+        if client.lease.as_ref().is_some_and(|session| session.is_superseded()) {
+            return;
+        }
         if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
             // Cannot happen to clients that reserved a seat.
             tracing::error!(disk, client = %client.peer, "no free connection slot for the client: disconnected");
@@ -155,11 +187,11 @@ impl<R: Reactor> Driver<R> {
             self.free.push(index);
             return;
         }
-        let Client { volume, session, received, peer, seat, .. } = client;
+        let Client { volume, session, received, peer, seat, lease, .. } = client;
         let owner = self.tenants.get(&volume).copied();
         // An unknown volume has no tenant; its connection is closed before it is served.
         let tenant = owner.unwrap_or(TenantId(0));
-        let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
+        let handed = Handed { volume, received, read_only: session.read_only, peer, seat, lease };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         // A connection to a volume that was closed is not served, and not charged to another tenant.
         if let Some(owner) = owner {
@@ -173,7 +205,7 @@ impl<R: Reactor> Driver<R> {
 
 /// Disables Nagle's algorithm on TCP, whose buffers the kernel sizes by itself, and enlarges the buffers of Unix
 /// sockets. Returns whether it is a Unix socket.
-fn tune(socket: &OwnedFd) -> bool {
+pub(super) fn tune(socket: &OwnedFd) -> bool {
     let set = |level, name, value: libc::c_int| {
         let len = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: reads an integer of ours. Failures are harmless.

@@ -112,6 +112,8 @@ impl Reactor for Script {
 
     fn close_socket(&mut self, _: ConnId) {}
 
+    fn leave_socket(&mut self, _: ConnId) {}
+
     fn buffer(&self, buffer: BufferId) -> &[u8] {
         &self.written[usize::from(buffer.0)]
     }
@@ -142,7 +144,7 @@ struct Rig {
 fn client(volume: VolumeId) -> Client {
     let socket = UnixStream::pair().unwrap().0.into();
     let (session, peer) = (Session::default(), crate::peer::Peer::local(0));
-    Client { socket, received: Vec::new(), volume, session, peer, seat: None }
+    Client { socket, received: Vec::new(), volume, session, peer, seat: None, lease: None }
 }
 
 impl Rig {
@@ -151,16 +153,20 @@ impl Rig {
         let options = Options::new("test", Config::new(16 << 20));
         let server = Server::new(options.engine.clone());
         let frames = Frames::new(options.engine.frames_max()).unwrap();
-        let (sender, mailbox) = mailbox::new(Waker::new().unwrap());
+        let mail = mailbox::new(Waker::new().unwrap());
+        let sender = mail.0.clone();
         let reactor = Layers::new(Script::new(), Stack::default());
-        let mut driver =
-            Driver::new(options, server, frames, reactor, mailbox, crate::disk_thread::planning::channel().0);
+        let mut driver = Driver::new(options, server, frames, reactor, mail, crate::disk_thread::planning::channel().0);
         for number in 0..2 {
             let (tenant, volume) = (TenantId(number), VolumeId(number));
             let file = File::open("/dev/null").unwrap();
             let spec = VolumeSpec::plain(volume, tenant, 64 << 20);
             driver.command(Command::SetTenant(tenant, TenantSpec::default()), None, oneshot::channel().0);
-            driver.command(Command::OpenVolume(spec), Some((file, Place::default())), oneshot::channel().0);
+            driver.command(
+                Command::OpenVolume(spec),
+                Some(crate::disk_thread::Backing::File(file, Place::default())),
+                oneshot::channel().0,
+            );
             driver.attach(client(volume));
         }
         let mut rig = Rig { driver, sender };

@@ -20,6 +20,7 @@ suite![
     tcp_works_the_same,
     closing_breaks_off_what_is_in_flight,
     closing_what_is_idle,
+    what_is_left_tells_when_its_peer_has_ended,
     a_peer_sees_the_close,
     slots_are_used_again,
     buffers_run_out_and_come_back,
@@ -201,11 +202,9 @@ fn tcp_works_the_same<R: Reactor>(mut rig: Rig<R>) {
     assert!(bytes == expected(&[1]));
 }
 
-fn closing_breaks_off_what_is_in_flight<R: Reactor>(mut rig: Rig<R>) {
-    let peer = rig.connect(CONN);
-    // Fill the socket until a send stays in flight.
+/// Fills the socket until a send stays in flight.
+fn fill_socket<R: Reactor>(rig: &mut Rig<R>) {
     let zeros = |count| (0..count).map(|_| Outgoing::Frame { frame: FrameId(1), start: 0, len: 4096 });
-    rig.reactor.receive(CONN);
     loop {
         rig.reactor.send(CONN, zeros(256));
         rig.reactor.turn(Some(Duration::ZERO), &mut rig.done).unwrap();
@@ -215,11 +214,41 @@ fn closing_breaks_off_what_is_in_flight<R: Reactor>(mut rig: Rig<R>) {
         }
         rig.done.clear();
     }
+}
+
+fn closing_breaks_off_what_is_in_flight<R: Reactor>(mut rig: Rig<R>) {
+    let peer = rig.connect(CONN);
+    rig.reactor.receive(CONN);
+    fill_socket(&mut rig);
     rig.reactor.close_socket(CONN);
     rig.wait_for(|c| (*c == Completion::Closed { conn: CONN }).then_some(()));
     rig.reactor.turn(Some(Duration::ZERO), &mut rig.done).unwrap();
     assert_eq!(rig.done, [], "nothing after the close");
     drop(peer);
+}
+
+fn what_is_left_tells_when_its_peer_has_ended<R: Reactor>(mut rig: Rig<R>) {
+    for is_idle in [false, true] {
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        let mut copy = ours.try_clone().unwrap();
+        copy.set_nonblocking(true).unwrap();
+        rig.reactor.open_socket(CONN, ours.into()).unwrap();
+        if !is_idle {
+            rig.reactor.receive(CONN);
+            fill_socket(&mut rig);
+        }
+        rig.reactor.leave_socket(CONN);
+        rig.wait_for(|c| (*c == Completion::Closed { conn: CONN }).then_some(()));
+        let unended = copy.read(&mut [0]).unwrap_err();
+        assert_eq!(unended.kind(), std::io::ErrorKind::WouldBlock, "the peer has not ended it");
+        peer.read_to_end(&mut Vec::new()).unwrap();
+        peer.write_all(b"last").unwrap();
+        assert_eq!(copy.read(&mut [0; 8]).unwrap(), 4);
+        drop(peer);
+        assert_eq!(copy.read(&mut [0]).unwrap(), 0);
+        rig.reactor.turn(Some(Duration::ZERO), &mut rig.done).unwrap();
+        assert_eq!(rig.done, [], "nothing after the close");
+    }
 }
 
 fn closing_what_is_idle<R: Reactor>(mut rig: Rig<R>) {

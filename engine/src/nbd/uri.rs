@@ -1,5 +1,7 @@
-//! NBD URIs (NetworkBlockDevice/nbd, `doc/uri.md`): `nbd://host:port/name` and `nbd+unix:///name?socket=path`.
+//! NBD URIs (NetworkBlockDevice/nbd, `doc/uri.md`): `nbd://host:port/name` and `nbd+unix:///name?socket=path`,
+//! with TLS `nbds`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,6 +17,19 @@ pub struct Uri {
     pub place: Place,
     /// The name of the export.
     pub name: String,
+    /// Whether TLS is required.
+    pub tls: bool,
+}
+
+/// A text is not such an address.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is not an NBD URI: write nbd://HOST:PORT/NAME, nbds://HOST:PORT/NAME or nbd+unix:///NAME?socket=PATH")]
+pub struct NotUri(String);
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// A server's address.
@@ -27,15 +42,19 @@ pub enum Place {
 }
 
 impl FromStr for Uri {
-    type Err = String;
+    type Err = NotUri;
 
-    fn from_str(text: &str) -> Result<Uri, String> {
-        let wrong =
-            || format!("'{text}' is not an NBD URI: write nbd+unix:///NAME?socket=PATH or nbd://HOST:PORT/NAME");
+    fn from_str(text: &str) -> Result<Uri, NotUri> {
+        let wrong = || NotUri(text.into());
         let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
         let name = unescaped(name).ok_or_else(wrong)?;
+        let (scheme, tls) = match scheme {
+            "nbds" => ("nbd", true),
+            "nbds+unix" => ("nbd+unix", true),
+            plain => (plain, false),
+        };
         let place = match scheme {
             "nbd" if host.is_empty() => Place::Tcp(format!("localhost:{PORT}")),
             "nbd" if host.rsplit(']').next().is_some_and(|end| end.contains(':')) => Place::Tcp(host.into()),
@@ -44,10 +63,9 @@ impl FromStr for Uri {
                 let path = query.split('&').find_map(|pair| pair.strip_prefix("socket=")).ok_or_else(wrong)?;
                 Place::Unix(unescaped(path).filter(|path| !path.is_empty()).ok_or_else(wrong)?.into())
             }
-            "nbds" | "nbds+unix" => return Err(format!("'{text}' asks for TLS, which replay does not speak")),
             _ => return Err(wrong()),
         };
-        Ok(Uri { text: text.into(), place, name })
+        Ok(Uri { text: text.into(), place, name, tls })
     }
 }
 
@@ -81,7 +99,8 @@ mod tests {
         assert_eq!(parsed("nbd+unix://?socket=./a%20b"), unix("", "./a b"));
         assert_eq!(parsed("nbd://127.0.0.1:99/x/y"), tcp("x/y", "127.0.0.1:99"));
         assert_eq!(parsed("nbd://[::1]/x"), tcp("x", "[::1]:10809"));
-        for wrong in ["", "db", "http://a/b", "nbd+unix:///db", "nbd+unix:///db?socket=", "nbd://h/%zz", "nbds://h/x"] {
+        assert!("nbds://h/x".parse::<Uri>().unwrap().tls && !"nbd://h/x".parse::<Uri>().unwrap().tls);
+        for wrong in ["", "db", "http://a/b", "nbd+unix:///db", "nbd+unix:///db?socket=", "nbd://h/%zz"] {
             assert!(wrong.parse::<Uri>().is_err(), "{wrong}");
         }
     }

@@ -1,0 +1,227 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::address::{Listener, TlsMode};
+use crate::config::Config;
+use crate::handshakes::Handshakes;
+use crate::listen::{self, Door};
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn request<T: serde::de::DeserializeOwned>(body: Value) -> T {
+    serde_json::from_value(body).unwrap()
+}
+
+/// A request for the gateway volume `gw`, with these further settings.
+fn create(from: &str, more: Value) -> CreateVolume {
+    let mut body = json!({"name": "gw", "from": from});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    request(body)
+}
+
+const NOWHERE: &str = "nbd+unix:///db?socket=/there/is/none";
+
+fn opened(flags: u16) -> Opened {
+    Opened { size: 1 << 20, flags: flags | export_flag::HAS_FLAGS, ..Opened::default() }
+}
+
+const ABLE: u16 = export_flag::SEND_FLUSH | export_flag::SEND_FUA | export_flag::SEND_WRITE_ZEROES;
+
+#[test]
+fn what_is_known_of_an_export() {
+    let found = |more: Value, opened: Opened| {
+        let request = create(NOWHERE, more);
+        found(&request, request.from.as_ref().unwrap(), &opened).map(|chosen| {
+            let mut spec = Spec::new(chosen.size, None, Allocation::Whole);
+            chosen.enter(&mut spec);
+            spec
+        })
+    };
+    let plain = found(json!({}), opened(ABLE)).unwrap();
+    let remote = plain.upstream.clone().unwrap();
+    assert!(plain.size == 1 << 20 && !plain.read_only && plain.write_cache == WriteCache::Volatile);
+    assert!(remote.zeroes && remote.block == 512 && !remote.without_flush && remote.epoch == 0);
+    assert_eq!((remote.deadline, remote.connections), (DEADLINE_DEFAULT, CONNECTIONS_DEFAULT));
+    assert_eq!(Spec::parse(&plain.to_toml()).unwrap(), plain);
+
+    let shared = found(json!({"shared": true, "upstream_deadline": "5s", "upstream_connections": 1}), opened(ABLE));
+    let shared = shared.unwrap();
+    assert_eq!(shared.write_cache, WriteCache::None, "no dirty data");
+    assert_eq!(Spec::parse(&shared.to_toml()).unwrap(), shared);
+    let remote = shared.upstream.unwrap();
+    assert_eq!((remote.shared, remote.deadline.to_string(), remote.connections), (true, "5s".into(), 1));
+
+    let read_only = found(json!({}), opened(export_flag::READ_ONLY)).unwrap();
+    let remote = read_only.upstream.clone().unwrap();
+    assert!(read_only.read_only && remote.read_only && !remote.without_flush && !remote.zeroes);
+
+    let coarse = found(json!({}), Opened { block_bytes_min: 1024, ..opened(ABLE) }).unwrap();
+    assert_eq!(coarse.upstream.unwrap().block, 4096);
+}
+
+#[test]
+fn exports_that_cannot_be_used() {
+    let refusal = |more: Value, opened: Opened| {
+        let request = create(NOWHERE, more);
+        found(&request, request.from.as_ref().unwrap(), &opened).unwrap_err()
+    };
+    let error = refusal(json!({}), opened(0));
+    assert!(error.to_string().contains("cannot flush") && error.hint().unwrap().contains("--i-accept-data-loss"));
+    let request = create(NOWHERE, json!({"accept_data_loss": true}));
+    assert!(found(&request, request.from.as_ref().unwrap(), &opened(0)).unwrap().remote.without_flush);
+    let error = refusal(json!({}), Opened { block_bytes_min: 8192, ..opened(ABLE) });
+    assert!(error.to_string().contains("8192"), "{error}");
+    for (size, block_bytes_min) in [(0, 1), (1000, 1), (512, 4096)] {
+        let error = refusal(json!({}), Opened { size, block_bytes_min, ..opened(ABLE) });
+        assert!(matches!(error, Error::Upstream(UpstreamError::Size { .. })), "{size}: {error}");
+    }
+    let error = refusal(json!({"upstream_deadline": "61m"}), opened(ABLE));
+    assert!(error.to_string().contains("1s to 60m"), "{error}");
+    let error = refusal(json!({"upstream_connections": 17}), opened(ABLE));
+    assert!(error.to_string().contains("1 to 16 connections"), "{error}");
+}
+
+#[tokio::test]
+async fn requests_that_contradict_an_export() {
+    for (more, part) in [
+        (json!({"size": "1MiB"}), "leave out the size"),
+        (json!({"device": "/dev/sdb"}), "--device"),
+        (json!({"allocation": "full"}), "--prealloc"),
+        (json!({"allocation": "sparse"}), "--sparse"),
+        (json!({"like": "db"}), "--like"),
+    ] {
+        let error = choose(&create(NOWHERE, more)).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(part), "{error}");
+    }
+    let error = choose(&create("nbd+unix:///db?socket=./nbd.sock", json!({}))).await.unwrap_err();
+    assert!(error.to_string().contains("relative"), "{error}");
+    for alone in [
+        json!({"shared": true}),
+        json!({"upstream_deadline": "5s"}),
+        json!({"upstream_connections": 2}),
+        json!({"accept_data_loss": true}),
+    ] {
+        let mut body = json!({"name": "gw", "size": 4096});
+        body.as_object_mut().unwrap().extend(alone.as_object().unwrap().clone());
+        let error = choose(&request(body)).await.unwrap_err();
+        assert!(error.to_string().contains("--from"), "{error}");
+    }
+    let error = choose(&create("nbds://host/db", json!({}))).await.unwrap_err();
+    assert!(error.status() == 502 && error.to_string().contains("TLS"), "{error}");
+    let error = choose(&create(NOWHERE, json!({}))).await.unwrap_err();
+    assert!(error.to_string().contains(NOWHERE) && error.to_string().contains("No such file"), "{error}");
+    assert!(choose(&request(json!({"name": "db", "size": 4096}))).await.unwrap().is_none());
+}
+
+#[test]
+fn settings_that_an_export_does_not_permit() {
+    let request = create(NOWHERE, json!({"shared": true}));
+    let chosen = found(&request, request.from.as_ref().unwrap(), &opened(export_flag::READ_ONLY)).unwrap();
+    let mut spec = Spec::new(chosen.size, None, Allocation::Whole);
+    let set = |body: Value, spec: &mut Spec| apply(&name("gw"), &self::request(body), spec);
+    let error = set(json!({"upstream_deadline": "5s"}), &mut spec).unwrap_err();
+    assert!(matches!(error, Invalid::NoUpstream(_)), "{error}");
+    chosen.enter(&mut spec);
+    for (body, part) in [
+        (json!({"write_cache": "volatile"}), "keeps no dirty data"),
+        (json!({"write_cache": "unsafe", "accept_data_loss": true}), "keeps no dirty data"),
+        (json!({"read_only": false}), "read-only"),
+        (json!({"upstream_deadline": "500ms"}), "1s to 60m"),
+        (json!({"upstream_connections": 0}), "1 to 16"),
+    ] {
+        let error = set(body, &mut spec.clone()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    set(json!({"write_cache": "none", "upstream_deadline": "5m", "upstream_connections": 2}), &mut spec).unwrap();
+    let remote = spec.upstream.unwrap();
+    assert_eq!((remote.deadline.to_string(), remote.connections), ("5m".into(), 2));
+}
+
+async fn open(data: &Path) -> Arc<Control> {
+    let cache = "64MiB".parse().unwrap();
+    Control::open(Config { data: data.to_owned(), cache, ..Config::default() }).await.unwrap()
+}
+
+/// A server with the volume `db` of 1 MiB, and its address.
+async fn server(dir: &Path) -> (Arc<Control>, String) {
+    let (control, path) = (open(&dir.join("server")).await, dir.join("nbd.sock"));
+    control.create_volume(request(json!({"name": "db", "size": "1MiB"}))).await.unwrap();
+    let listener = Listener::Unix(tokio::net::UnixListener::bind(&path).unwrap());
+    let (handshakes, mode) = (Handshakes::new(16, 16), TlsMode::Off);
+    tokio::spawn(listen::accept(listener, Door { control: control.clone(), handshakes, mode, tls: None }));
+    (control, format!("nbd+unix:///db?socket={}", path.display()))
+}
+
+async fn upstream(control: &Control) -> UpstreamView {
+    control.show_volume(&name("gw")).await.unwrap().upstream.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_volume_has_the_size_of_its_export_and_no_disk_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (behind, from) = server(dir.path()).await;
+    let control = open(&dir.path().join("gateway")).await;
+    let refused = control.create_volume(create(&from, json!({"share": "1/4"}))).await.unwrap_err();
+    assert!(refused.to_string().contains("no disk time"), "{refused}");
+    control.create_policy(request(json!({"name": "gold", "share": "1/4"}))).await.unwrap();
+    let refused = control.create_volume(create(&from, json!({"policy": "gold"}))).await.unwrap_err();
+    assert!(refused.to_string().contains("a policy that has one"), "{refused}");
+    assert!(control.list_volumes().await.is_empty() && control.list_tenants().await.is_empty());
+
+    control.create_volume(request(json!({"name": "here", "size": "1MiB"}))).await.unwrap();
+    let refused = control.create_volume(create(&from, json!({"tenant": "here"}))).await.unwrap_err();
+    assert!(refused.to_string().contains("another tenant"), "{refused}");
+    let done = control.create_volume(create(&from, json!({"cache": "8MiB"}))).await.unwrap();
+    assert!(done.message.contains("1MiB") && done.message.contains(&from), "{}", done.message);
+    let view = done.volume.unwrap();
+    assert_eq!((view.size_bytes, view.share.effective, view.path.as_str()), (1 << 20, None, from.as_str()));
+    let again = view.spec.unwrap();
+    assert!(again.size.is_none() && again.from.unwrap().to_string() == from);
+    assert_eq!(control.show_volume(&name("here")).await.unwrap().share.effective, Some(1.0), "it has the whole disk");
+    let refused = control.create_volume(request(json!({"name": "x", "size": 4096, "tenant": "gw"}))).await;
+    assert!(refused.unwrap_err().to_string().contains("another tenant"));
+
+    for body in [json!({"share": "1/4"}), json!({"min_bandwidth": "1MiB/s"}), json!({"policy": "gold"})] {
+        let refused = control.set_volume(&name("gw"), request(body.clone())).await.unwrap_err();
+        assert!(refused.to_string().contains("no disk time"), "{refused}");
+        let refused = control.set_tenant(&name("gw"), request(body)).await.unwrap_err();
+        assert!(refused.to_string().contains("no disk time"), "{refused}");
+    }
+    control.set_volume(&name("gw"), request(json!({"max_iops": "500"}))).await.unwrap();
+    let refused = control.grow_volume(&name("gw"), request(json!({"size": "2MiB"}))).await.unwrap_err();
+    assert!(refused.to_string().contains("enlarge that on its server"), "{refused}");
+    let standing = control.standing().await;
+    assert_eq!(standing.disks[0].shares, [(name("here"), 1.0)]);
+    assert!(control.live(None).await.unwrap()[0].tenants.iter().any(|tenant| tenant.share.effective.is_none()));
+    let done = control.delete_volume(&name("gw"), false).await.unwrap();
+    assert!(done.message.contains("unchanged"), "{}", done.message);
+    assert!(control.drain().await.is_empty() && behind.drain().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_volume_opens_while_its_server_is_away_with_a_later_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (behind, from) = server(dir.path()).await;
+    let gateway = dir.path().join("gateway");
+    let control = open(&gateway).await;
+    control.create_volume(create(&from, json!({}))).await.unwrap();
+    let first = upstream(&control).await;
+    let done = control.set_volume(&name("gw"), request(json!({"upstream_deadline": "5s"}))).await.unwrap();
+    assert!(done.message.contains("the next time"), "{}", done.message);
+    assert!(control.drain().await.is_empty());
+    drop(control);
+    std::fs::remove_file(dir.path().join("nbd.sock")).unwrap();
+
+    let control = open(&gateway).await;
+    let view = control.show_volume(&name("gw")).await.unwrap();
+    assert_eq!(view.reason, None);
+    let second = view.upstream.unwrap();
+    assert!(second.epoch > first.epoch, "{first:?} {second:?}");
+    assert!(second.state == UpstreamState::Connecting && second.deadline_s == 5.0, "{second:?}");
+    assert!(behind.drain().await.is_empty());
+}

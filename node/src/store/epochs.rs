@@ -1,0 +1,152 @@
+//! The epochs of the sessions of a volume (`engine::nbd::Claim`): for each client the latest one.
+//!
+//! ```text
+//!   DISK/volumes/NAME.epochs      format = 1
+//!                                 volume = "UUID"
+//!                                 sessions = ["gateway-1/7", "gateway-2/41"]     the latest one last
+//! ```
+//!
+//! An epoch is written before its session may begin, so that a session of an earlier epoch is refused after a restart,
+//! too. There is no file before the first claim. Downside: of more than [`CLIENTS_MAX`] clients, those whose sessions
+//! began longest ago are forgotten, and with them their epochs.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::identity::replace;
+use super::steps::Files;
+
+/// The version of the file's format.
+const FORMAT: u32 = 1;
+/// Clients whose epochs are kept: as many as a volume has connections by default. Limits the file to some 20 KiB.
+const CLIENTS_MAX: usize = 256;
+
+/// Why an epoch was not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum EpochError {
+    #[error("its latest session has epoch {0}")]
+    NotAbove(u64),
+    #[error("the volume is being deleted")]
+    Deleted,
+    #[error("the epochs of its sessions in {} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the epochs of its sessions in {} cannot be parsed", .0.display())]
+    Parse(PathBuf),
+    #[error("the epochs of its sessions in {} cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// The content of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Epochs {
+    format: u32,
+    /// The volume. A file that an earlier volume of the same name has left says nothing about this one.
+    volume: Uuid,
+    /// A client and its epoch each, as in the query: TOML has no numbers of 64 bits without sign.
+    sessions: Vec<String>,
+}
+
+fn split(session: &str) -> Option<(&str, u64)> {
+    let (client, epoch) = session.split_once('/')?;
+    Some((client, epoch.parse().ok()?))
+}
+
+impl Files<'_> {
+    /// Records durably that a session of a client begins. Its epoch must be above the recorded one. One call at a time.
+    pub fn record_epoch(&self, volume: Uuid, client: &str, epoch: u64) -> Result<(), EpochError> {
+        let path = self.epochs();
+        let unreadable = |source| EpochError::Read { path: path.clone(), source };
+        if self.published().map_err(unreadable)?.is_none_or(|spec| spec.uuid != volume) {
+            return Err(EpochError::Deleted);
+        }
+        let mut sessions = self.read_epochs(volume)?;
+        if let Some(at) = sessions.iter().position(|(known, _)| known == client) {
+            let (_, latest) = sessions.remove(at);
+            if epoch <= latest {
+                return Err(EpochError::NotAbove(latest));
+            }
+        }
+        sessions.push((client.into(), epoch));
+        let forgotten = sessions.len().saturating_sub(CLIENTS_MAX);
+        let sessions = sessions.drain(forgotten..).map(|(client, epoch)| format!("{client}/{epoch}")).collect();
+        let text = toml::to_string(&Epochs { format: FORMAT, volume, sessions }).expect("it can be written as TOML");
+        replace(&path, text.as_bytes()).map_err(|source| EpochError::Write { path, source })
+    }
+
+    /// Clients and their epochs, the latest session last.
+    fn read_epochs(&self, volume: Uuid) -> Result<Vec<(String, u64)>, EpochError> {
+        let path = self.epochs();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(EpochError::Read { path, source }),
+        };
+        let epochs = toml::from_str::<Epochs>(&text).ok().filter(|epochs| epochs.format == FORMAT);
+        let Some(epochs) = epochs else { return Err(EpochError::Parse(path)) };
+        if epochs.volume != volume {
+            return Ok(Vec::new());
+        }
+        let owned = |session: &String| split(session).map(|(client, epoch)| (client.to_owned(), epoch));
+        epochs.sessions.iter().map(owned).collect::<Option<_>>().ok_or(EpochError::Parse(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::Name;
+    use crate::store::spec::Allocation;
+    use crate::store::{Identity, Progress, Scheduling, Spec, Store};
+
+    fn disk(directory: &std::path::Path) -> (Store, Name, Spec) {
+        Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap();
+        let (store, name) = (Store::open(directory, None).unwrap(), "db".parse().unwrap());
+        let spec = Spec::new(4096, None, Allocation::Whole);
+        store.files(&name).create(&spec, &Progress::default()).unwrap();
+        (store, name, spec)
+    }
+
+    #[test]
+    fn epochs_of_each_client_grow_and_are_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, name, spec) = disk(dir.path());
+        let record = |client: &str, epoch| store.files(&name).record_epoch(spec.uuid, client, epoch);
+        record("a", 5).unwrap();
+        record("b", 1).unwrap();
+        for epoch in [4, 5] {
+            assert!(matches!(record("a", epoch), Err(EpochError::NotAbove(5))));
+        }
+        record("a", u64::MAX).unwrap();
+        let known = [("b".to_owned(), 1), ("a".to_owned(), u64::MAX)];
+        assert_eq!(store.files(&name).read_epochs(spec.uuid).unwrap(), known);
+        assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
+        // Those that began longest ago are forgotten.
+        (0..CLIENTS_MAX).for_each(|i| record(&format!("c{i}"), 1).unwrap());
+        assert_eq!(store.files(&name).read_epochs(spec.uuid).unwrap().len(), CLIENTS_MAX);
+        record("a", 1).unwrap();
+        assert!(record("c1", 1).is_err());
+    }
+
+    #[test]
+    fn what_another_volume_left_has_no_effect_and_what_cannot_be_read_is_not_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, name, spec) = disk(dir.path());
+        let files = store.files(&name);
+        let left = Epochs { format: FORMAT, volume: Uuid::new_v4(), sessions: vec!["a/9".into()] };
+        fs::write(files.epochs(), toml::to_string(&left).unwrap()).unwrap();
+        files.record_epoch(spec.uuid, "a", 1).unwrap();
+        assert!(matches!(files.record_epoch(Uuid::new_v4(), "a", 2), Err(EpochError::Deleted)));
+        for nonsense in ["", "format = 2", "hello"] {
+            fs::write(files.epochs(), nonsense).unwrap();
+            assert!(matches!(files.record_epoch(spec.uuid, "a", 2), Err(EpochError::Parse(_))), "{nonsense}");
+        }
+        fs::remove_file(files.epochs()).unwrap();
+        fs::create_dir(files.epochs()).unwrap();
+        assert!(matches!(files.record_epoch(spec.uuid, "a", 2), Err(EpochError::Read { .. })));
+    }
+}

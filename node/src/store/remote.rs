@@ -1,0 +1,202 @@
+//! An export on another server as the data of one volume: what its specification says of it.
+//!
+//! The export has no file here. Its size and abilities are recorded when the volume is created, so that the volume can
+//! be opened while its server is away.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use engine::control::UpstreamSpec;
+use engine::nbd::{NotUri, Uri};
+use engine::units::{BLOCK, SECTOR};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::quantity::{Name, Time, as_text};
+
+/// How long a request waits for a server that is away: longer than a restart, shorter than most clients' patience.
+pub const DEADLINE_DEFAULT: Time = Time(Duration::from_secs(60));
+/// Permitted deadlines: a connection takes some time, and clients are to hear of a failure within the hour.
+const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+/// Connections if nothing is said: servers with a thread for each connection gain from some, ours needs one.
+pub const CONNECTIONS_DEFAULT: u32 = 4;
+/// Connections at most; the machine of the upstream has a table of them.
+const CONNECTIONS_MAX: u32 = 16;
+/// Requests that are outstanding at most: enough for a round trip of 1 ms at 100,000 requests a second.
+const WINDOW: u32 = 128;
+/// What is added to the stored epoch at least, since the sessions after it are not stored. The wall clock, in
+/// milliseconds, runs faster than sessions are opened; this is for a clock that was set back.
+const EPOCH_STEP: u64 = 1_000_000;
+/// Bytes of the name of a client at most.
+const CLIENT_BYTES_MAX: usize = 64;
+/// Characters of a volume's UUID in it.
+const CLIENT_UUID_LETTERS: usize = 8;
+/// Characters of a volume's name in it, if the host's name needs the rest.
+const CLIENT_VOLUME_LETTERS: usize = 27;
+
+/// The address of an export, as it is typed and stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExportUri(pub Uri);
+
+impl FromStr for ExportUri {
+    type Err = NotUri;
+
+    fn from_str(text: &str) -> Result<ExportUri, NotUri> {
+        text.parse().map(ExportUri)
+    }
+}
+
+impl fmt::Display for ExportUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+as_text!(ExportUri);
+
+/// A setting that is out of bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RemoteError {
+    #[error("an upstream deadline is from {} to {}, not {_0}", Time(*DEADLINES.start()), Time(*DEADLINES.end()))]
+    Deadline(Time),
+    #[error("an upstream has 1 to {CONNECTIONS_MAX} connections, not {0}")]
+    Connections(u32),
+    #[error("the smallest block of an upstream is {SECTOR} or {BLOCK} bytes, not {0}")]
+    Block(u32),
+}
+
+/// The export in a volume's specification, and how it is used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remote {
+    /// Its address.
+    pub from: ExportUri,
+    /// Whether other clients may use the export at the same time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// How long a request waits for a server that is away.
+    pub deadline: Time,
+    /// Connections, if the server permits several.
+    pub connections: u32,
+    /// No session had a later epoch when the volume was opened last; 0 if it never was.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Whether the server zeroes ranges without their content being sent.
+    #[serde(default)]
+    pub zeroes: bool,
+    /// Offsets and lengths of requests are multiples of it, bytes: 512 or 4096.
+    pub block: u32,
+    /// Whether the server refuses writes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// Whether it is accepted that the server cannot flush.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_flush: bool,
+}
+
+impl Remote {
+    /// Checks what an operator can set.
+    pub fn check(&self) -> Result<(), RemoteError> {
+        if !DEADLINES.contains(&self.deadline.0) {
+            return Err(RemoteError::Deadline(self.deadline));
+        }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return Err(RemoteError::Connections(self.connections));
+        }
+        match u64::from(self.block) {
+            SECTOR | BLOCK => Ok(()),
+            _ => Err(RemoteError::Block(self.block)),
+        }
+    }
+
+    /// The same with an epoch that is later than all before.
+    pub fn later(&self, now: SystemTime) -> Remote {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Remote { epoch: (self.epoch + EPOCH_STEP).max(now.as_millis() as u64), ..self.clone() }
+    }
+
+    /// What the disk's engine is told.
+    pub fn for_engine(&self, name: &Name, uuid: Uuid) -> UpstreamSpec {
+        UpstreamSpec {
+            name: self.from.0.name.clone(),
+            client: client(&rustix::system::uname().nodename().to_string_lossy(), name, uuid),
+            epoch: self.epoch,
+            connections: self.connections,
+            window: WINDOW,
+            deadline_ns: self.deadline.0.as_nanos() as u64,
+            unsafe_without_flush: self.without_flush,
+            tls: self.from.0.tls,
+            is_shared: self.shared,
+        }
+    }
+}
+
+/// The name by which a server of ours knows a gateway volume: letters, digits, '-', '_' and '.'. An operator reads
+/// there which host has the export; the UUID makes it unique.
+fn client(host: &str, volume: &Name, uuid: Uuid) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let room = CLIENT_BYTES_MAX - CLIENT_UUID_LETTERS - 2;
+    let host = host.split('.').next().unwrap_or_default();
+    let letters = volume.as_str().len().min(CLIENT_VOLUME_LETTERS.max(room.saturating_sub(host.chars().count())));
+    let host: String = host.chars().map(plain).take(room - letters).collect();
+    format!("{host}.{}.{}", &volume.as_str()[..letters], &uuid.simple().to_string()[..CLIENT_UUID_LETTERS])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote() -> Remote {
+        Remote {
+            from: "nbd://nas:10809/db".parse().unwrap(),
+            shared: false,
+            deadline: DEADLINE_DEFAULT,
+            connections: CONNECTIONS_DEFAULT,
+            epoch: 0,
+            zeroes: true,
+            block: 512,
+            read_only: false,
+            without_flush: false,
+        }
+    }
+
+    #[test]
+    fn epochs_grow_whatever_the_clock_says() {
+        let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        let first = remote().later(at(1_700_000_000_000));
+        assert_eq!(first.epoch, 1_700_000_000_000);
+        assert_eq!(first.later(at(5)).epoch, first.epoch + EPOCH_STEP, "the clock was set back");
+        assert_eq!(first.later(SystemTime::UNIX_EPOCH - Duration::from_secs(1)).epoch, first.epoch + EPOCH_STEP);
+        assert_eq!(first.later(at(1_800_000_000_000)).epoch, 1_800_000_000_000);
+    }
+
+    #[test]
+    fn a_client_is_named_readably_and_within_bounds() {
+        let uuid = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        let named = |host: &str, volume: &str| client(host, &volume.parse().unwrap(), uuid);
+        assert_eq!(named("gw1", "db"), "gw1.db.01234567");
+        assert_eq!(named("gw1.example.org", "db"), "gw1.db.01234567");
+        assert_eq!(named("böse/host", "db"), "b-se-host.db.01234567");
+        let long = "x".repeat(63);
+        for (host, volume) in [("h", long.as_str()), (&long, "v"), (&long, &long), ("", &long)] {
+            let name = named(host, volume);
+            assert!(name.len() <= CLIENT_BYTES_MAX && name.ends_with(".01234567"), "{name}");
+            assert!(name.contains(&volume[..volume.len().min(CLIENT_VOLUME_LETTERS)]), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds() {
+        assert_eq!(remote().check(), Ok(()));
+        let time = |text: &str| text.parse::<Time>().unwrap();
+        for deadline in ["999ms", "61m", "0s"].map(time) {
+            assert_eq!(Remote { deadline, ..remote() }.check(), Err(RemoteError::Deadline(deadline)));
+        }
+        for connections in [0, 17] {
+            assert_eq!(Remote { connections, ..remote() }.check(), Err(RemoteError::Connections(connections)));
+        }
+        assert_eq!(Remote { block: 1024, ..remote() }.check(), Err(RemoteError::Block(1024)));
+        assert!(RemoteError::Deadline(time("61m")).to_string().contains("from 1s to 60m"));
+    }
+}

@@ -1,0 +1,259 @@
+//! The parameters of a world of machines, generated from one seed.
+
+use engine::Config;
+use engine::control::{LEAST_BYTES, UpstreamSpec};
+use engine::ids::VolumeId;
+use engine::nbd::wire::command;
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+
+use super::machine::{Clock, Hosted, Machine};
+use super::network::Speed;
+use crate::disk::drive::lanes::{Lanes, LanesSpec};
+use crate::disk::{Disk, Limits};
+use crate::fault::Faults;
+use crate::rng::Rng;
+use crate::workload::{Length, Mix};
+
+/// The machine whose volumes the others open.
+pub(crate) const SERVER: usize = 0;
+/// The number of the volume that takes the place of another one, less that one's.
+pub(crate) const DECOY: u32 = 16;
+
+/// What happens beyond crashes and broken connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// One gateway.
+    Plain,
+    /// One gateway, and a server that does not know sessions.
+    Stranger,
+    /// One gateway; once, another volume has the name of the export.
+    Swap,
+    /// A second gateway of another name takes over when the first one is dead.
+    Failover,
+    /// A successor of the same name takes over while the first gateway is stopped, and continues later.
+    Zombie,
+}
+
+/// Worlds of one kind, in which some bugs are found that few others show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// Large ranges are zeroed.
+    Zero,
+    /// Processes die one after the other.
+    Restart,
+    /// Connections to a stranger's server are lost.
+    Linger,
+}
+
+/// A volume that clients use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VolumeSetup {
+    pub(crate) size: u64,
+    /// It is on the server, not on the gateway's disk.
+    pub(crate) is_remote: bool,
+    pub(crate) clients: u64,
+}
+
+/// The parameters of a world.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) kind: Kind,
+    pub(crate) requests: u64,
+    pub(crate) volumes: Vec<VolumeSetup>,
+    pub(crate) speed: Speed,
+    pub(crate) mix: Mix,
+    pub(crate) window: u64,
+    pub(crate) think_ns: Nanos,
+    /// Connections and requests of an upstream.
+    connections: u32,
+    upstream_window: u32,
+    /// How long requests wait for the server; `None`: longer than the world lasts.
+    pub(crate) deadline_ns: Option<Nanos>,
+    /// Whether volumes of gateways, and of the server, have holes.
+    is_sparse: [bool; 2],
+    /// Weights of troubles: lost connections, partitions, stops, kills, power.
+    pub(crate) weights: [u64; 5],
+    /// The longest time between two troubles.
+    pub(crate) trouble_ns: Nanos,
+}
+
+impl Setup {
+    pub(crate) fn random(seed: u64, focus: Option<Focus>) -> Setup {
+        let rng = &mut Rng::new(seed ^ 0x3ac_41e5);
+        let kind = rng.weighted(&[
+            (5, Kind::Plain),
+            (3, Kind::Stranger),
+            (1, Kind::Swap),
+            (2, Kind::Failover),
+            (2, Kind::Zombie),
+        ]);
+        let mut volume = |is_remote| {
+            let blocks = rng.pick(&[16, 64, 200, 512]);
+            VolumeSetup { size: blocks * BLOCK, is_remote, clients: rng.between(1, 3) }
+        };
+        let mut volumes = vec![volume(true)];
+        volumes.extend(Rng::new(seed ^ 0x2).one_in(3).then(|| volume(true)));
+        volumes.extend(Rng::new(seed ^ 0x10ca1).one_in(2).then(|| volume(false)));
+        let mut setup = Setup {
+            kind,
+            requests: rng.pick(&[200, 400, 800]),
+            volumes,
+            speed: Speed {
+                latency_ns: rng.pick(&[50_000, 500_000, 5 * MILLISECOND]),
+                byte_ns: rng.pick(&[1, 10, 100]),
+                buffer_bytes: rng.pick(&[8 << 10, 64 << 10, 1 << 20]),
+            },
+            mix: mix(rng),
+            window: rng.pick(&[1, 4, 16]),
+            think_ns: rng.pick(&[MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND]),
+            connections: rng.pick(&[1, 2, 4]) as u32,
+            upstream_window: rng.pick(&[1, 8, 64]) as u32,
+            deadline_ns: rng.one_in(6).then(|| rng.pick(&[SECOND, 4 * SECOND])),
+            is_sparse: [rng.one_in(2), rng.one_in(2)],
+            weights: rng.pick(&[[6, 2, 2, 3, 2], [12, 1, 1, 1, 1], [4, 1, 1, 4, 10], [4, 0, 2, 10, 2]]),
+            trouble_ns: rng.pick(&[50 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND]),
+        };
+        let dice = &mut Rng::new(seed ^ 0x2e_705);
+        let drawn = match dice.below(6) {
+            0 | 1 => Some(Focus::Zero),
+            2 => Some(Focus::Restart),
+            3 | 4 if kind == Kind::Stranger => Some(Focus::Linger),
+            _ => None,
+        };
+        match focus.or(drawn) {
+            Some(Focus::Zero) => setup.zero(dice),
+            Some(Focus::Restart) => setup.restart(dice),
+            Some(Focus::Linger) => setup.linger(dice),
+            None => {}
+        }
+        setup
+    }
+
+    /// Large ranges are zeroed and rarely flushed, and the server loses power.
+    fn zero(&mut self, rng: &mut Rng) {
+        self.is_sparse = [true; 2];
+        self.volumes.iter_mut().for_each(|volume| volume.size = volume.size.max(64 * BLOCK));
+        let commands = vec![
+            (20, command::READ),
+            (20, command::WRITE),
+            (1, command::FLUSH),
+            (rng.pick(&[0, 10]), command::TRIM),
+            (20, command::WRITE_ZEROES),
+        ];
+        let lengths = vec![(10, Length::Small), (10, Length::Medium), (10, Length::Large)];
+        self.mix = Mix { commands, fua: 100_000, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 };
+        self.weights = [2, 0, 1, 2, 10];
+    }
+
+    /// Connections are lost while the same blocks are written again and again.
+    fn linger(&mut self, rng: &mut Rng) {
+        self.kind = Kind::Stranger;
+        self.volumes.iter_mut().for_each(|volume| volume.size = 16 * BLOCK);
+        self.mix.commands = vec![(20, command::READ), (60, command::WRITE), (10, command::FLUSH)];
+        self.mix.fua = 300_000;
+        (self.connections, self.upstream_window, self.window) = (4, 64, 8);
+        // Something is always on the way.
+        self.speed.latency_ns = 5 * MILLISECOND;
+        self.weights = [20, 0, 0, 1, 1];
+        (self.trouble_ns, self.think_ns) = (rng.pick(&[50 * MILLISECOND, 400 * MILLISECOND]), MILLISECOND);
+    }
+
+    /// Processes die one after the other, and what they leave is read.
+    fn restart(&mut self, rng: &mut Rng) {
+        self.mix.commands = vec![(40, command::READ), (40, command::WRITE), (1, command::FLUSH)];
+        self.weights = [rng.pick(&[0, 8]), 0, 0, 10, 4];
+        self.trouble_ns = rng.pick(&[20 * MILLISECOND, 100 * MILLISECOND]);
+        self.think_ns = MILLISECOND;
+    }
+
+    /// The machines: the server, and one or two gateways.
+    pub(crate) fn machines(&self, rng: &mut Rng) -> Vec<Machine> {
+        let gateways = if matches!(self.kind, Kind::Failover | Kind::Zombie) { 2 } else { 1 };
+        (0..=gateways).map(|at| self.machine(at, rng)).collect()
+    }
+
+    fn machine(&self, at: usize, rng: &mut Rng) -> Machine {
+        let service_ns = rng.pick(&[50_000, 500_000, 5 * MILLISECOND]);
+        let flush_ns = service_ns * rng.pick(&[1, 10]);
+        let lanes = LanesSpec { parallel: rng.pick(&[1, 8]) as usize, service_ns, block_ns: 1000, flush_ns };
+        let faults =
+            Faults { slow: rng.pick(&[0, 50_000]), stuck: if rng.one_in(4) { 2000 } else { 0 }, ..Faults::NONE };
+        let limits = Limits { depth: 64, block_bytes: 512 };
+        let config = Config {
+            device_depth: 64,
+            dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
+            prefetch_bytes_max: rng.pick(&[Some(0), Some(128 << 10)]),
+            seed: rng.next(),
+            ..Config::new(4 * LEAST_BYTES)
+        };
+        Machine {
+            at,
+            clock: Clock { offset_ns: rng.below(1000 * SECOND), drift_ppm: rng.between(0, 400) as i64 - 200 },
+            config,
+            disk: Disk::new(limits, Box::new(Lanes::new(lanes, rng.fork())), faults, rng.fork()),
+            life: 0,
+            process: None,
+            stopped: None,
+            is_on: true,
+            hosted: self.hosted(at),
+            epochs: Default::default(),
+            server: SERVER,
+            unended: Vec::new(),
+        }
+    }
+
+    /// The volumes of a machine.
+    pub(crate) fn hosted(&self, machine: usize) -> Vec<Hosted> {
+        let numbered = self.volumes.iter().enumerate();
+        let of_machine = numbered.filter(|(_, volume)| if machine == SERVER { volume.is_remote } else { true });
+        // The second gateway has no disk of interest.
+        let of_machine = of_machine.filter(|(_, volume)| machine < 2 || volume.is_remote);
+        of_machine
+            .map(|(at, setup)| {
+                let is_server = machine == SERVER;
+                Hosted {
+                    volume: VolumeId(at as u32),
+                    size: setup.size,
+                    is_sparse: self.is_sparse[usize::from(is_server)],
+                    export: is_server.then(|| format!("v{at}")),
+                    identity: (is_server && self.kind != Kind::Stranger).then_some(100 + at as u128),
+                    upstream: (!is_server && setup.is_remote).then(|| self.upstream(at, machine)),
+                }
+            })
+            .collect()
+    }
+
+    fn upstream(&self, volume: usize, machine: usize) -> UpstreamSpec {
+        let is_successor = self.kind == Kind::Zombie && machine == 2;
+        UpstreamSpec {
+            name: format!("v{volume}"),
+            client: if self.kind == Kind::Failover { format!("gateway-{machine}") } else { "gateway".into() },
+            epoch: if is_successor { 1 << 40 } else { 0 },
+            connections: self.connections,
+            window: self.upstream_window,
+            deadline_ns: self.deadline_ns.unwrap_or(3600 * SECOND),
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+        }
+    }
+}
+
+fn mix(rng: &mut Rng) -> Mix {
+    let range = rng.pick(&[2, 8, 20]);
+    Mix {
+        commands: vec![
+            (rng.pick(&[10, 30]), command::READ),
+            (40, command::WRITE),
+            (rng.pick(&[1, 4, 15]), command::FLUSH),
+            (range, command::TRIM),
+            (range, command::WRITE_ZEROES),
+        ],
+        fua: rng.pick(&[0, 50_000, 300_000]),
+        wrong: 0,
+        garbage: 0,
+        lengths: vec![(30, Length::Small), (10, Length::Medium), (rng.pick(&[0, 2, 10]), Length::Large)],
+        aligned: rng.pick(&[300_000, 900_000]),
+        long: 0,
+    }
+}

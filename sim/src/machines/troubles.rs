@@ -1,0 +1,266 @@
+//! What happens to machines and to the network between them.
+
+use engine::ids::VolumeId;
+use engine::units::{MILLISECOND, Nanos, SECOND};
+
+use super::machine::{Hosted, Running};
+use super::setup::{DECOY, Kind, SERVER};
+use super::{Wake, World};
+use crate::Verdict;
+use crate::trace::Line;
+
+/// What can happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    Lose,
+    Part,
+    Stop,
+    Kill,
+    Power,
+    /// What the kind of world is about.
+    Special,
+}
+
+impl World {
+    pub(crate) fn note(&mut self, what: String) {
+        self.out.log(Line::Note(what));
+    }
+
+    /// Something happens, and the next time is planned.
+    pub(crate) fn trouble(&mut self) -> Verdict {
+        if !self.is_busy || self.troubles == 0 {
+            return Ok(());
+        }
+        self.troubles -= 1;
+        let at = self.out.now + self.out.rng.between(self.setup.trouble_ns / 4, self.setup.trouble_ns);
+        self.out.queue.push(at, Wake::Trouble);
+        let is_early = self.special_at > 0;
+        self.special_at = self.special_at.saturating_sub(1);
+        let all = [Trouble::Lose, Trouble::Part, Trouble::Stop, Trouble::Kill, Trouble::Power];
+        let weighted: [_; 5] = std::array::from_fn(|at| (self.setup.weights[at], all[at]));
+        let what = self.out.rng.weighted(&weighted);
+        let what = if self.special_at == 0 && is_early { Trouble::Special } else { what };
+        // Until the first gateway is dead, the second one must not find the volume free.
+        let may_happen = !is_early || self.setup.kind != Kind::Failover;
+        if what != Trouble::Special && (!may_happen || self.swapped_at.is_some()) {
+            return Ok(());
+        }
+        let gateway = self.volumes[0].front;
+        let machine = if self.out.rng.one_in(2) { gateway } else { SERVER };
+        let away_ns = self.out.rng.pick(&[5 * MILLISECOND, 300 * MILLISECOND, 3 * SECOND]);
+        match what {
+            Trouble::Lose => {
+                let wires = self.out.network.between_machines();
+                if !wires.is_empty() {
+                    let wire = self.out.rng.pick(&wires);
+                    self.note(format!("{wire:?} is lost"));
+                    self.out.network.lose(self.out.now, &mut self.out.queue, wire);
+                }
+            }
+            Trouble::Part => {
+                self.note(format!("a partition for {away_ns} ns"));
+                self.out.network.part(SERVER, gateway, self.out.now + away_ns);
+            }
+            Trouble::Stop => self.stop(machine, away_ns),
+            Trouble::Kill => self.kill(machine, Some(away_ns))?,
+            Trouble::Power => self.power_off(machine, away_ns)?,
+            Trouble::Special => self.special(away_ns)?,
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, machine: usize, away_ns: Nanos) {
+        if self.machines[machine].is_running() {
+            self.note(format!("machine {machine} is stopped"));
+            self.machines[machine].stopped = Some(Vec::new());
+            self.out.queue.push(self.out.now + away_ns, Wake::Continue(machine));
+        }
+    }
+
+    pub(crate) fn resume(&mut self, machine: usize) {
+        if let Some(waiting) = self.machines[machine].stopped.take() {
+            self.note(format!("machine {machine} continues"));
+            waiting.into_iter().for_each(|wake| self.out.queue.push(self.out.now, wake));
+        }
+    }
+
+    /// The process of a machine ends; another one starts after `away_ns`.
+    pub(crate) fn kill(&mut self, machine: usize, away_ns: Option<Nanos>) -> Verdict {
+        if self.machines[machine].process.is_none() {
+            return Ok(());
+        }
+        self.resume(machine);
+        self.note(format!("the process of machine {machine} dies"));
+        self.out.stats.restarts += 1;
+        let state = &mut self.machines[machine];
+        state.process = None;
+        state.disk.server_died();
+        let ends = self.out.network.ends_of(machine, state.life);
+        self.machines[machine].unended = ends;
+        self.end_connections(machine);
+        self.lose_fronts(machine, false)?;
+        if let Some(away_ns) = away_ns {
+            self.out.queue.push(self.out.now + away_ns, Wake::Start(machine));
+        }
+        Ok(())
+    }
+
+    /// Ends the connections of dead processes. A stranger's server ends them when it has finished their requests.
+    pub(crate) fn end_connections(&mut self, machine: usize) {
+        let state = &self.machines[machine];
+        let has_orphans = state.hosted.iter().any(|hosted| state.disk.has_orphans(hosted.volume));
+        if self.setup.kind == Kind::Stranger && has_orphans || !state.is_on {
+            return;
+        }
+        for (wire, side) in std::mem::take(&mut self.machines[machine].unended) {
+            self.out.network.close(self.out.now, &mut self.out.queue, wire, side);
+        }
+    }
+
+    pub(crate) fn power_off(&mut self, machine: usize, away_ns: Nanos) -> Verdict {
+        if !self.machines[machine].is_on {
+            return Ok(());
+        }
+        self.resume(machine);
+        self.note(format!("machine {machine} loses power"));
+        self.out.stats.restarts += 1;
+        let state = &mut self.machines[machine];
+        (state.process, state.is_on) = (None, false);
+        state.disk.power_cut(self.out.now);
+        let ends = self.out.network.ends_of(machine, state.life);
+        ends.iter().for_each(|&(wire, side)| self.out.network.unplug(wire, side));
+        state.unended.extend(ends);
+        self.lose_fronts(machine, true)?;
+        self.out.queue.push(self.out.now + away_ns, Wake::Start(machine));
+        Ok(())
+    }
+
+    /// The clients of a gateway that has died are disconnected, and what its process had in memory is lost.
+    fn lose_fronts(&mut self, machine: usize, power: bool) -> Verdict {
+        for at in 0..self.volumes.len() {
+            if self.volumes[at].front != machine || machine == SERVER {
+                continue;
+            }
+            self.lose_front(at);
+            let volume = &mut self.volumes[at];
+            if power && !volume.is_remote {
+                volume.history.power_cut(self.machines[machine].disk.medium(VolumeId(at as u32)))?;
+                volume.losses.clear();
+                volume.unsettled.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn lose_front(&mut self, at: usize) {
+        for id in 0..self.clients.len() {
+            if self.clients[id].volume == at {
+                self.disconnect(id);
+            }
+        }
+        (self.out.step, self.ops) = (self.out.step + 1, self.ops + 1);
+        let volume = &mut self.volumes[at];
+        volume.history.begin_loss(self.ops, self.out.step);
+        volume.losses.push(self.ops);
+        volume.is_fenced = true;
+    }
+
+    /// A process starts, unless the machine has none to start or must wait.
+    pub(crate) fn start(&mut self, machine: usize) -> Verdict {
+        let state = &mut self.machines[machine];
+        if state.process.is_some() {
+            return Ok(());
+        }
+        state.is_on = true;
+        self.end_connections(machine);
+        let state = &self.machines[machine];
+        // A stranger's server cannot tell a new gateway from the old one, so the operator waits.
+        let must_wait = self.setup.kind == Kind::Stranger && self.out.network.has_peers_of(machine);
+        if must_wait || !state.unended.is_empty() {
+            self.out.queue.push(self.out.now + 20 * MILLISECOND, Wake::Start(machine));
+            return Ok(());
+        }
+        Running { machine: &mut self.machines[machine], out: &mut self.out }.start()
+    }
+
+    fn special(&mut self, away_ns: Nanos) -> Verdict {
+        let is_reached = !self.volumes.iter().any(|volume| volume.is_remote && volume.is_fenced);
+        let is_refused = self.setup.kind != Kind::Failover || self.machines[2].life > 0;
+        if !is_reached || !is_refused {
+            // Of a swap, a gateway without a session would take the other volume for the right one.
+            (self.special_at, self.troubles) = (2, self.troubles + 2);
+            return Ok(());
+        }
+        match self.setup.kind {
+            Kind::Plain | Kind::Stranger => Ok(()),
+            Kind::Swap => self.swap(away_ns),
+            Kind::Failover => {
+                self.kill(1, Some(away_ns))?;
+                // It comes back without the volumes that it has lost.
+                self.machines[1].hosted.retain(|hosted| hosted.upstream.is_none());
+                self.take_over();
+                Ok(())
+            }
+            Kind::Zombie => {
+                self.resume(1);
+                let is_running = self.machines[1].is_running();
+                self.stop(1, 2 * away_ns);
+                if !is_running {
+                    // It may start again later, and is then the zombie.
+                    self.out.queue.push(self.out.now + 2 * away_ns, Wake::Start(1));
+                }
+                self.take_over();
+                self.start(2)
+            }
+        }
+    }
+
+    /// The clients of volumes that are elsewhere go to the second gateway.
+    fn take_over(&mut self) {
+        for at in 0..self.volumes.len() {
+            if self.volumes[at].is_remote {
+                self.note(format!("volume {at} is taken over"));
+                self.lose_front(at);
+                self.volumes[at].front = 2;
+            }
+        }
+    }
+
+    /// The server comes back with another volume of the same name.
+    fn swap(&mut self, away_ns: Nanos) -> Verdict {
+        self.kill(SERVER, None)?;
+        self.volumes.iter_mut().filter(|volume| volume.is_remote).for_each(|volume| volume.may_fail = true);
+        for hosted in &mut self.machines[SERVER].hosted {
+            *hosted = Hosted {
+                volume: VolumeId(hosted.volume.0 + DECOY),
+                identity: hosted.identity.map(|of| of + 1000),
+                ..hosted.clone()
+            };
+        }
+        self.note("the server comes back with another volume".into());
+        self.swapped_at = Some(self.out.now);
+        self.start(SERVER)?;
+        self.out.queue.push(self.out.now + SECOND + away_ns, Wake::Restore);
+        Ok(())
+    }
+
+    /// The right volume is there again, and the operator starts the gateway anew.
+    pub(crate) fn restore(&mut self) -> Verdict {
+        if self.swapped_at.take().is_none() {
+            return Ok(());
+        }
+        for hosted in &self.machines[SERVER].hosted {
+            let medium = self.machines[SERVER].disk.medium(hosted.volume);
+            if !medium.written_sectors(0, hosted.size).is_empty() {
+                return Err(format!("{:?} was written to, and is another volume", hosted.volume));
+            }
+        }
+        self.kill(SERVER, Some(MILLISECOND))?;
+        self.machines[SERVER].hosted = self.setup.hosted(SERVER);
+        let may_fail = self.setup.deadline_ns.is_some();
+        self.kill(self.volumes[0].front, Some(10 * MILLISECOND))?;
+        let remote = self.volumes.iter_mut().filter(|volume| volume.is_remote);
+        remote.for_each(|volume| volume.may_fail = may_fail);
+        Ok(())
+    }
+}
