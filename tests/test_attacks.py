@@ -16,17 +16,19 @@ from harness.server import MIB
 from harness.wait import until
 from harness.wire import Wire
 
-# `make bench-attacks`, on an idle machine, asserts the bounds themselves. The gate runs other tests at the same time,
-# and asserts twice that.
-LOOSE = 1 if attack.TIGHT else 2
+# `make bench-attacks`, on an idle machine, compares p99 with that of the victim alone. The gate shares the machine,
+# whose noise is as long as that, and the kernel's own work for flushes is longer: the gate asserts that nobody is
+# denied service. Without steps of bounded work a median of 7 to 39 ms, a p99 of 15 to 50 ms, or a wait of 5 to 26 s was
+# seen.
+#
+# The 99th percentile has three CPU slices of the kernel, 3 ms each, and what the victim alone has in the same run.
+GATE_SECONDS_MAX = {0.5: 0.002, 0.99: 0.01, 1.0: 1.0}
 # Keys of the configuration, and names of the files.
 FILES = [("certificate", "cert"), ("key", "key")]
 # Attempts of a whole measurement, of which one has to succeed.
 ATTEMPTS = 3
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 SECONDS = float(os.environ.get("AEROGEL_TEST_ATTACK_SECONDS", "2"))
-# A busy machine takes its processors away for about this long, with or without an attack.
-NOISE_SECONDS = 0.0005
 
 
 def ranges(*commands):
@@ -101,24 +103,29 @@ class Attacks(Clients):
         handle.flush()
         handle.shutdown()
 
-    def compare(self, server, factor, attack_of, size=16 * MIB, part=0.99):
-        """In one of several attempts, the victim's 99th percentile under attack is at most `factor` times that
-        alone."""
+    def compare(self, server, factor, attack_of, size=16 * MIB):
+        """In one of several attempts, the victim's 99th percentile under attack is at most `factor` times that alone;
+        in the gate, its latencies are at most those of GATE_SECONDS_MAX longer than alone."""
         victim = lambda: self.connect(server, "victim")
         said, best = [], None
         for _ in range(ATTEMPTS):
             with attack.Awake():
                 alone = measure(victim, size, SECONDS)
             # Work that an attack leaves behind may continue for a while, during which the victim is not alone.
-            best = min(best or alone, alone, key=lambda latencies: latencies.at(part))
+            best = min(best or alone, alone, key=lambda latencies: latencies.at(0.99))
             with attack.Awake(), attack_of():
                 beside = measure(victim, size, SECONDS)
             said.append(f"alone: {alone}; beside the attack: {beside}")
             if os.environ.get("AEROGEL_TEST_SAY"):
                 print(f"{self.id().rsplit('.', 1)[1]}: {said[-1]}", flush=True)
-            if beside.at(part) <= LOOSE * factor * best.at(part) + NOISE_SECONDS * (LOOSE - 1):
+            if attack.TIGHT:
+                bounds = {0.99: factor * best.at(0.99)}
+            else:
+                bounds = {part: most + best.at(part) for part, most in GATE_SECONDS_MAX.items()}
+            if all(beside.at(part) <= most for part, most in bounds.items()):
                 return
-        self.fail(f"more than {LOOSE * factor} times as long:\n" + "\n".join(said))
+        bounds = ", ".join(f"{part * 100:g} %: {most * 1e3:.2f} ms" for part, most in bounds.items())
+        self.fail(f"beyond the bounds ({bounds}):\n" + "\n".join(said))
 
     def attacker(self, server):
         return lambda: self.connect(server, "attacker")
