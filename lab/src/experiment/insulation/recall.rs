@@ -17,6 +17,7 @@ use super::super::chart::{Group, bars};
 use super::super::lines::{Line, lines};
 use super::super::stand::Run;
 use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
+use super::play::{alone_s, counted_bins};
 use super::precision::{DISKS, MIXES, QUICK};
 use crate::mix::{Job, Kept, Mix, Scene, decision, judge};
 
@@ -28,7 +29,8 @@ pub const EXPERIMENT: Experiment = Experiment {
             to all of the memory for each. Recall is the number of tenants that are admitted and keep R, relative to \
             those that the oracle admits. A picture has it for R as the server names it plus a margin: for the low \
             end, the estimate, and Argon's model (the miss ratios of the curve, 8 ms for a miss). And each tenant runs \
-            alone with as much cache as it had: what DISK should show.",
+            alone with as much cache as it had: the time that it takes there for the same requests is what DISK should \
+            show.",
     paper: "Argon, section 3.4: the least partition with the miss ratio that R needs, from the curve.",
     run,
 };
@@ -50,7 +52,9 @@ struct Judged {
     named: [Option<f64>; 3],
     /// Whether the oracle admits it.
     possible: bool,
-    /// What it keeps relative to a run alone with the cache that it had.
+    /// What it keeps relative to a run alone with the cache that it had. Compared is the time for the same requests:
+    /// after them a cache of that size has the same content. After the same time, the cache of a tenant alone would
+    /// have seen `1 / share` times as many.
     own_cache: f64,
 }
 
@@ -133,7 +137,11 @@ fn play(context: &Context, mix: &Mix, scene: &Scene<'_>, seed: u64) -> Result<Ve
             part(sizing.and_then(|sizing| sizing.best_permille)),
             time.zip(by_curve).map(|(time, cache)| time * cache),
         ];
-        Judged { r, named, possible, own_cache: kept_in(together, &own, at).kept, kept }
+        let mine = &together.rates[at];
+        let (warm, count) = counted_bins(mine);
+        let own_s = alone_s(&own[at].rates[0], mine, warm..warm + count);
+        let own_cache = own_s / (mix.tenants[at].share() * mine.seconds);
+        Judged { r, named, possible, own_cache, kept }
     });
     Ok(judged.collect())
 }
