@@ -232,7 +232,7 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct CreateUpstream {
     /// Serve this export of another server, through a cache here: nbd://HOST:PORT/NAME or
-    /// nbd+unix:///NAME?socket=PATH. The volume has its size and content
+    /// nbd+unix:///NAME?socket=PATH, nbds:// with TLS. The volume has its size and content
     #[arg(long, value_name = "URI")]
     #[arg(conflicts_with_all = ["device", "prealloc", "sparse", "share", "min_bandwidth", "like", "dry_run"])]
     pub from: Option<ExportUri>,
@@ -245,6 +245,13 @@ pub struct CreateUpstream {
     /// With --from: connections to a server that permits several, 1 to 16 [default: 4]
     #[arg(long, value_name = "N", requires = "from")]
     pub upstream_connections: Option<u32>,
+    /// With --from nbds://: the directory with ca-cert.pem, the authority of that server's certificate, and, if it
+    /// requires client certificates, client-cert.pem and client-key.pem. They are read anew for each connection
+    #[arg(long, value_name = "DIR", requires = "from")]
+    pub tls_certificates: Option<PathBuf>,
+    /// With --from nbds://: a name that the server's certificate must have [default: the host of the URI]
+    #[arg(long, value_name = "NAME", requires = "from")]
+    pub tls_hostname: Option<String>,
     /// With --from: even if that server cannot flush, so that flushed data may be lost when it stops
     #[arg(long, requires = "from")]
     pub i_accept_data_loss: bool,

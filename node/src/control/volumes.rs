@@ -286,7 +286,7 @@ impl Control {
         let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         if let Some(remote) = &volume.spec.upstream {
-            return Err(Invalid::GrowExport { volume: name.clone(), from: remote.from.clone() }.into());
+            return Err(Invalid::GrowExport { volume: name.clone(), from: Box::new(remote.from.clone()) }.into());
         }
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
