@@ -307,6 +307,7 @@ impl Greeting {
         let lease = self.claim(&target, session).await?;
         let pair = self.encrypted.then(tls::socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
+        let is_outdated = matches!(lease, Err(Refused::Interrupted { .. }));
         let (incident, why) = match (lease, seat, pair) {
             (Ok(lease), Ok(seat), Ok(pair)) => {
                 return Ok(Some(Opened { target, session, seat: Arc::new(seat), lease, pair }));
@@ -320,7 +321,10 @@ impl Greeting {
         if let Some(more) = incidents::note(incident) {
             warn!(client = %self.peer, "volume '{name}' cannot be opened: {why}{more}");
         }
-        self.handshake.refuse(&why);
+        match is_outdated {
+            true => self.handshake.refuse_continuation(&why),
+            false => self.handshake.refuse(&why),
+        }
         Ok(None)
     }
 

@@ -6,15 +6,15 @@
 //!               ◄─ Ended(link) ─ Dialer ◄─ a lost connection, until the server has ended it
 //! ```
 //!
-//! The machine of the upstream runs the NBD handshake itself, in the disk's thread; only STARTTLS is done here. With TLS
-//! the socket is one end of a pair, and a pump on the TLS threads has the other one (`tls/client.rs`).
+//! The machine of the upstream runs the NBD handshake itself, in the disk's thread; only STARTTLS is done here. With
+//! TLS the socket is one end of a pair, and a pump on the TLS threads has the other one (`tls/client.rs`).
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use engine::nbd::{Form, Opened, Opening, Place, Unopened, Uri, Wanted};
+use engine::nbd::{Claim, Form, Opened, Opening, Place, Unopened, Uri, Wanted};
 use engine::upstream::{Loss, Request};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -32,6 +32,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Probes that remain unanswered until the kernel gives the connection up: the most that Linux permits, 10 minutes.
 const PROBES_MAX: u32 = 127;
+
+/// The client that a probe calls itself. It claims nothing.
+const PROBE: &str = "probe";
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +108,7 @@ pub struct Standing {
 /// Dials the server of one export.
 #[derive(Clone, Debug)]
 pub struct Dialer {
-    target: Target,
+    target: Arc<Target>,
     runtime: Handle,
     standing: Arc<Mutex<Standing>>,
     /// Limits the work for the tenant's TLS connections: see `tls`.
@@ -263,11 +266,14 @@ async fn shake(
     }
 }
 
-/// Asks a server for the form of an export, without claiming it.
+/// Asks a server for the form of an export, without opening it or claiming a session. One of ours also tells which
+/// volume it is.
 pub async fn probe(target: &Target) -> Result<Opened, DialError> {
     let Encrypted { socket, broken } = connect(target, &Arc::new(Semaphore::new(tls::threads_per_tenant()))).await?;
     let mut stream = attached(target, socket).map_err(|error| target.failed(error))?;
-    let wanted = Wanted { name: target.uri.name.clone(), form: Form::Extended, ..Wanted::default() };
+    let claim = Claim { client: PROBE.into(), epoch: 0, after: None, shared: false };
+    let name = target.uri.name.clone();
+    let wanted = Wanted { name, form: Form::Extended, session: Some(claim), info: true, ..Wanted::default() };
     let mut opening = if target.tls.is_some() { Opening::encrypted(wanted) } else { Opening::new(wanted) };
     let shaken = shake(target, &mut stream, &mut opening, |opening| opening.opened().is_some());
     let shaken = timeout(CONNECT_TIMEOUT, shaken).await;

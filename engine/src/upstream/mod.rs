@@ -13,18 +13,22 @@
 //! **A lost session is a failed device flush.** Writes that no completed flush or durable write covers may be lost with
 //! the server, so the owner makes them dirty again ([`Action::Failed`], `disk/durability.rs`) and submits them anew,
 //! with the newest content of each block. Ranges of zeros have no content that the owner could keep: they are retained
-//! here (`zeroed.rs`). The next session begins with them; unanswered requests follow in their order, then new ones. A
-//! flush that was not answered is [`Action::Void`]: what it covers may have to be written again first. The first
-//! session begins with a flush: what an earlier process of this client wrote can be lost until then, and clients that
-//! read it rely on it.
+//! here (`zeroed.rs`), also after a zeroing request that failed because the server was away. The next session begins
+//! with them; unanswered requests follow in their order, then new ones. A flush that was not answered is
+//! [`Action::Void`]: what it covers may have to be written again first. The first session begins with a flush: what an
+//! earlier process of this client wrote can be lost until then, and clients that read it rely on it.
+//!
+//! Nothing is sent before all connections of a session are open: otherwise a flush on a later one could count for
+//! writes on the first one, which reached a server that was restarted in between.
 //!
 //! **Order.** Requests are sent in the order in which they are submitted. A request waits while one that overlaps it is
 //! outstanding, and a flush while an earlier write is.
 //!
 //! **Whose server.** A server of ours admits one session of an export and has ended the writes of earlier ones before
-//! it opens the next ([`Claim`](crate::nbd::Claim)). A stranger's server cannot promise that: the next session begins
-//! only when the server has ended each connection of the last one ([`Event::Ended`]). Until then requests wait, and
-//! fail at their deadline.
+//! it opens the next ([`Claim`](crate::nbd::Claim)). Later claims name the last session: if the server has admitted
+//! another client since, the export is offline, because what is kept here and in the cache is outdated. A stranger's
+//! server cannot promise that: the next session begins only when the server has ended each connection of the last one
+//! ([`Event::Ended`]). Until then requests wait, and fail at their deadline.
 //!
 //! Downside: a request behind one that must wait also waits, even if it overlaps nothing.
 
@@ -167,6 +171,12 @@ pub enum Mismatch {
     /// Its blocks are larger than ours.
     #[error("the export has blocks of {0} bytes; 4096 are possible")]
     Blocks(u32),
+    /// The content that this client relies on is outdated.
+    #[error(
+        "the server has admitted another client since the last session: what was not flushed is not written any more, \
+         and what is cached is outdated"
+    )]
+    Interrupted,
     /// Without flush, nothing can be promised.
     #[error("the server cannot flush")]
     NoFlush,
@@ -199,7 +209,7 @@ pub struct UpstreamStats {
 enum Phase {
     /// No session is opened before this time.
     Waiting(Nanos),
-    /// The first connection is being opened, until this time at most.
+    /// The connections are being opened, until this time at most. Nothing is sent before all of them are open.
     Opening(Nanos),
     /// Retained zeros are written again; in the first session, a flush.
     Replaying,
@@ -223,6 +233,8 @@ pub struct Upstream {
     zeroed: Zeroed,
     /// The export, as it was when it was opened first.
     export: Option<Opened>,
+    /// The epoch of the last session in which requests were sent.
+    session: Option<u64>,
     retry_ns: Nanos,
     /// Bytes of acknowledged writes that are not durable: those that the flush in progress covers, and later ones.
     covered_bytes: u64,
@@ -248,6 +260,7 @@ impl Upstream {
             requests: Requests::default(),
             zeroed: Zeroed::default(),
             export: None,
+            session: None,
             retry_ns: RETRY_NS,
             covered_bytes: 0,
             unflushed_bytes: 0,
@@ -458,7 +471,8 @@ impl Upstream {
 
     /// The export of a session is what it was, or the upstream is of no use.
     fn check(&mut self, opened: &Opened) -> Result<(), Mismatch> {
-        let first = *self.export.get_or_insert(*opened);
+        let known = Opened { size: self.settings.size, volume: self.settings.volume.or(opened.volume), ..*opened };
+        let first = self.export.unwrap_or(known);
         let (before, now) = (first.flags & FLAGS_KEPT, opened.flags & FLAGS_KEPT);
         let is_safe = opened.has(export_flag::SEND_FLUSH) || opened.has(export_flag::READ_ONLY);
         if !is_safe && !self.settings.unsafe_without_flush {

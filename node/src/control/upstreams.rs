@@ -11,6 +11,7 @@ use engine::control::{VolumeSpec, VolumeStats};
 use engine::nbd::wire::export_flag;
 use engine::nbd::{Opened, Place};
 use engine::units::{BLOCK, SECTOR};
+use uuid::Uuid;
 
 use super::error::UpstreamError;
 use super::opening::Prepared;
@@ -115,7 +116,8 @@ fn found(request: &CreateVolume, remote: Remote, opened: &Opened) -> Result<Chos
         return Err(UpstreamError::NoFlush(from.clone()).into());
     }
     let zeroes = opened.has(export_flag::SEND_WRITE_ZEROES);
-    let remote = Remote { zeroes, block: block as u32, read_only, without_flush, ..remote };
+    let volume = opened.volume.map(Uuid::from_u128);
+    let remote = Remote { volume, zeroes, block: block as u32, read_only, without_flush, ..remote };
     Ok(Chosen { remote, size: opened.size })
 }
 
@@ -176,7 +178,7 @@ impl Control {
             can_punch: remote.zeroes,
             // Its first session begins with a flush.
             unflushed: false,
-            upstream: Some(remote.for_engine(name, uuid)),
+            upstream: Some(remote.for_engine(name, uuid, plain.size)),
             ..plain
         };
         let gate = self.state().disk(disk)?.thread.tls_gate(spec.tenant);

@@ -474,6 +474,8 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
         assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
         let upstream = UpstreamSpec {
             name: uri.name.clone(),
+            size: spec().size,
+            volume: None,
             client: "gateway".into(),
             epoch: 1,
             connections: 4,

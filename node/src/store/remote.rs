@@ -81,6 +81,9 @@ pub struct Remote {
     /// For TLS: the name in the server's certificate, unless it is that of the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_hostname: Option<String>,
+    /// The volume that the export was at creation, if its server is one of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<Uuid>,
     /// Whether other clients may use the export at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
@@ -133,10 +136,12 @@ impl Remote {
         Target { tls: tls.map(|directory| ClientFiles { directory, host }), uri }
     }
 
-    /// What the disk's engine is told.
-    pub fn for_engine(&self, name: &Name, uuid: Uuid) -> UpstreamSpec {
+    /// What the disk's engine is told; `uuid` and `size` are those of the gateway's volume.
+    pub fn for_engine(&self, name: &Name, uuid: Uuid, size: u64) -> UpstreamSpec {
         UpstreamSpec {
             name: self.from.0.name.clone(),
+            size,
+            volume: self.volume.map(|volume| volume.as_u128()),
             client: client(&rustix::system::uname().nodename().to_string_lossy(), name, uuid),
             epoch: self.epoch,
             connections: self.connections,
@@ -169,6 +174,7 @@ mod tests {
             from: "nbd://nas:10809/db".parse().unwrap(),
             tls_certificates: None,
             tls_hostname: None,
+            volume: None,
             shared: false,
             deadline: DEADLINE_DEFAULT,
             connections: CONNECTIONS_DEFAULT,
