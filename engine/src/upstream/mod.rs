@@ -197,6 +197,8 @@ pub struct UpstreamStats {
     pub waiting: u32,
     /// Bytes of acknowledged writes that are not durable at the server, as whole blocks.
     pub unflushed_bytes: u64,
+    /// Ranges of acknowledged zeros that are not durable there.
+    pub unflushed_zeros: u32,
     /// Sessions that were lost.
     pub reconnects: u64,
     /// The epoch of the present session, or of the last one.
@@ -342,6 +344,7 @@ impl Upstream {
             outstanding,
             waiting,
             unflushed_bytes: self.covered_bytes + self.unflushed_bytes,
+            unflushed_zeros: self.zeroed.ranges().len() as u32,
             reconnects: self.reconnects,
             epoch: self.epoch,
             round_trip_ns: self.round_trip_ns,
@@ -353,6 +356,12 @@ impl Upstream {
     pub(crate) fn wants_flush(&self, bytes_max: u64) -> bool {
         let much = self.unflushed_bytes > bytes_max || self.zeroed.is_full();
         much && self.covered_bytes == 0 && !self.requests.has_flush()
+    }
+
+    /// Whether the owner may submit a zeroing request. Without a session it may fail, and its range is retained then:
+    /// if there are many already, the owner writes zeros from its cache instead.
+    pub(crate) fn may_zero(&self) -> bool {
+        self.phase == Phase::Open || !self.zeroed.is_full()
     }
 
     /// Requests that were submitted and are not done.
@@ -402,10 +411,14 @@ impl Upstream {
             }
             let past = self.now.saturating_sub(self.settings.deadline_ns);
             let until = if self.phase == Phase::Offline { Nanos::MAX } else { past };
-            while let Some((io, op)) = self.requests.take_expired(until) {
-                if op == Op::Flush {
+            while let Some((io, op, start, end)) = self.requests.take_expired(until) {
+                match op {
                     // A failed one, after which the owner writes everything again.
-                    (self.covered_bytes, self.unflushed_bytes) = (0, 0);
+                    Op::Flush => (self.covered_bytes, self.unflushed_bytes) = (0, 0),
+                    // Before it was submitted, the owner has dropped what it had of the range. Without a session there
+                    // was nothing of this process.
+                    Op::Zero | Op::Punch if self.session.is_some() => self.zeroed.add(start, end),
+                    Op::Zero | Op::Punch | Op::Read | Op::Write { .. } => {}
                 }
                 self.actions.push_back(Action::Done(io, Err(Errno::Io)));
             }

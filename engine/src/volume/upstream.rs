@@ -54,6 +54,11 @@ impl Volumes {
         any
     }
 
+    /// Whether the target of a volume takes zeroing requests at present.
+    pub(super) fn may_zero(&self, volume: VolumeId) -> bool {
+        self.route.upstream(volume).is_none_or(Upstream::may_zero)
+    }
+
     /// A flush ended without a result.
     fn void(&mut self, io: IoId) {
         let (volume, purpose) = (self.route.slot(io).io.volume, self.route.slot(io).purpose);
