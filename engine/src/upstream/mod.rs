@@ -126,6 +126,9 @@ pub enum Loss {
     /// The same, where the reply itself has its form.
     #[error("the server violates the protocol: {0}")]
     Content(&'static str),
+    /// The number of connections was changed.
+    #[error("its connections are opened anew: their number was changed")]
+    Settings,
     /// A flush failed, and the server may have dropped zeros.
     #[error("the server could not flush or zero: ranges that were zeroed are zeroed again")]
     Zeros,
@@ -301,6 +304,29 @@ impl Upstream {
         self.settle();
     }
 
+    /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
+    pub(crate) fn set(&mut self, now: Nanos, deadline_ns: Nanos, connections: u32) {
+        assert!(connections > 0);
+        self.now = self.now.max(now);
+        self.settings.deadline_ns = deadline_ns;
+        let changes = std::mem::replace(&mut self.settings.connections, connections) != connections;
+        let has_several = self.export.is_some_and(|export| export.has(export_flag::CAN_MULTI_CONN));
+        if changes && has_several && matches!(self.phase, Phase::Open | Phase::Replaying) {
+            self.lose_session(Some(Loss::Settings));
+        }
+        self.settle();
+    }
+
+    /// The owner wants nothing more of the export: all requests fail, as soon as no connection refers to their frames.
+    pub(crate) fn give_up(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        if self.phase != Phase::Offline {
+            self.lose_session(None);
+            self.phase = Phase::Offline;
+        }
+        self.settle();
+    }
+
     /// The next action.
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -433,6 +459,8 @@ impl Upstream {
     fn open_session(&mut self) {
         self.epoch += 1;
         self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
+        let connections = self.links.len().max(self.settings.connections as usize);
+        self.links.resize_with(connections, Link::default);
         self.open_link(0);
     }
 

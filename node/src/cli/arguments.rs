@@ -148,7 +148,8 @@ pub enum VolumeVerb {
         /// Confirm that the data is deleted
         #[arg(long, required = true)]
         yes: bool,
-        /// Even if clients are connected; they are disconnected
+        /// Even if clients are connected, which are disconnected; and even if the server of a gateway volume is away
+        /// and acknowledged data is not there yet, which is lost
         #[arg(long)]
         force: bool,
     },
@@ -260,10 +261,10 @@ pub struct CreateUpstream {
 /// The same, for a volume that exists.
 #[derive(Debug, Args)]
 pub struct SetUpstream {
-    /// How long a request waits for the server of its export that is away, 1s to 60m; from the next start on
+    /// How long a request waits for the server of its export that is away, 1s to 60m
     #[arg(long, value_name = "TIME", group = "what")]
     pub upstream_deadline: Option<Time>,
-    /// Connections to that server, 1 to 16; from the next start on
+    /// Connections to that server, 1 to 16; they are opened anew
     #[arg(long, value_name = "N", group = "what")]
     pub upstream_connections: Option<u32>,
 }

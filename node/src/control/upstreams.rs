@@ -7,7 +7,8 @@
 
 use std::time::SystemTime;
 
-use engine::control::{VolumeSpec, VolumeStats};
+use engine::control::{Command, VolumeSpec, VolumeStats};
+use engine::ids::VolumeId;
 use engine::nbd::wire::export_flag;
 use engine::nbd::{Opened, Place};
 use engine::units::{BLOCK, SECTOR};
@@ -152,6 +153,19 @@ pub(super) fn apply(name: &Name, request: &SetVolume, spec: &mut Spec) -> Result
     remote.deadline = request.upstream_deadline.unwrap_or(remote.deadline);
     remote.connections = request.upstream_connections.unwrap_or(remote.connections);
     Ok(remote.check()?)
+}
+
+/// The command that tells the engine of the upstream's settings.
+pub(super) fn command(volume: VolumeId, spec: &Spec) -> Option<Command> {
+    let remote = spec.upstream.as_ref()?;
+    let (deadline_ns, connections) = (remote.deadline.0.as_nanos() as u64, remote.connections);
+    Some(Command::SetUpstream { volume, deadline_ns, connections })
+}
+
+/// The same, if they change.
+pub(super) fn change(volume: VolumeId, before: &Spec, now: &Spec) -> Option<Command> {
+    let of = |spec: &Spec| spec.upstream.as_ref().map(|remote| (remote.deadline, remote.connections));
+    command(volume, now).filter(|_| of(before) != of(now))
 }
 
 impl Control {

@@ -3,7 +3,7 @@
 use engine::nbd::Unopened;
 use engine::nbd::wire::reply;
 
-use crate::quantity::Size;
+use crate::quantity::{Name, Size};
 use crate::store::ExportUri;
 use crate::tls::TlsError;
 use crate::upstream::DialError;
@@ -17,6 +17,11 @@ pub enum UpstreamError {
     Blocks { from: ExportUri, bytes: u32 },
     #[error("{from} has {}, and a volume has a multiple of {block} bytes", Size(*bytes))]
     Size { from: ExportUri, bytes: u64, block: u64 },
+    #[error(
+        "the server of volume '{volume}' is away, and {} of acknowledged data may not be there yet: they would be lost",
+        Size(*bytes)
+    )]
+    Unflushed { volume: Name, bytes: u64 },
     #[error("{0} cannot flush: acknowledged and flushed data is lost when its server stops unexpectedly")]
     NoFlush(ExportUri),
 }
@@ -25,7 +30,7 @@ impl UpstreamError {
     pub(super) fn status(&self) -> u16 {
         match self {
             UpstreamError::Dial(_) => 502,
-            UpstreamError::Blocks { .. } | UpstreamError::Size { .. } => 409,
+            UpstreamError::Blocks { .. } | UpstreamError::Size { .. } | UpstreamError::Unflushed { .. } => 409,
             UpstreamError::NoFlush(_) => 400,
         }
     }
@@ -45,6 +50,7 @@ impl UpstreamError {
                 "the server must be running, reachable from here, and have the export: `nbdinfo URI` tries the same"
                     .into()
             }
+            UpstreamError::Unflushed { .. } => "start that server and try again, or lose the data with --force".into(),
             UpstreamError::Size { .. } => "change the size of the export on its server".into(),
             UpstreamError::NoFlush(_) => "add --i-accept-data-loss to confirm".into(),
             UpstreamError::Blocks { .. } => return None,

@@ -52,8 +52,8 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub tls_certificates: Option<PathBuf>,
-    /// With `from` and TLS: a name that the certificate of the server behind must have. The default is `tls-hostname` of
-    /// the URI, or its host.
+    /// With `from` and TLS: a name that the certificate of the server behind must have. The default is `tls-hostname`
+    /// of the URI, or its host.
     #[serde(default)]
     pub tls_hostname: Option<String>,
     /// With `from`: required for a server that cannot flush, since acknowledged data may then be lost.
@@ -266,11 +266,10 @@ pub struct SetVolume {
     /// A description that clients can read; "" for none.
     #[schema(value_type = Option<String>)]
     pub description: Option<Description>,
-    /// How long a request waits for the server of its export that is away, "1s" to "60m". It applies when the volume is
-    /// opened the next time.
+    /// How long a request waits for the server of its export that is away, "1s" to "60m".
     #[schema(value_type = Option<String>)]
     pub upstream_deadline: Option<Time>,
-    /// Connections to the server of its export, 1 to 16. It applies when the volume is opened the next time.
+    /// Connections to the server of its export, 1 to 16. They are opened anew.
     pub upstream_connections: Option<u32>,
 }
 
