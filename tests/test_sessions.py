@@ -92,6 +92,33 @@ class Sessions(Claims):
         self.claim("gw-2/9")
         self.assertIn("gw-2", self.refused("gw-1/6"))
 
+    def test_a_session_is_not_continued_after_another_client(self):
+        self.claim("gw-1/5/after=4").socket.close()
+        # Attempts that the client knows nothing of are its own.
+        self.claim("gw-1/7/after=5").socket.close()
+        first = self.claim("gw-1/8/after=5")
+        twin = self.claim("gw-1/8/after=5")
+        for connection in (first, twin):
+            connection.socket.close()
+        self.ended()
+        second = self.claim("gw-2/3")
+        self.assertIn("in use", self.refused("gw-1/9/after=8"))
+        second.socket.close()
+        self.ended()
+        connection, _ = self.claiming("gw-1/10/after=8")
+        kind, why = self.go(connection)
+        self.assertEqual((kind, "'gw-2' has been admitted since session 8" in why), (wire.ERR_INVALID, True), why)
+        self.server.restart()
+        self.assertEqual(self.refusal("gw-1/11/after=8"), wire.ERR_INVALID)
+        self.claim("gw-2/4/after=3").socket.close()
+        self.ended()
+        self.claim("gw-1/12")
+
+    def refusal(self, session):
+        """The type of the reply that refuses a session."""
+        connection, _ = self.claiming(session)
+        return self.go(connection)[0]
+
     def test_without_go_there_is_no_session(self):
         connection, contexts = self.claiming("gw-1/1")
         self.assertEqual(len(contexts), 1)

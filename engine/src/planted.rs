@@ -171,6 +171,8 @@ bugs! {
     RepeatedBeforeEnded,
     /// A server admits a session with an epoch below the recorded one.
     EarlierEpochAdmitted,
+    /// A claim does not say which session it continues.
+    ClaimContinuesNothing,
     /// A server does not close the connections of earlier sessions.
     EarlierSessionKept,
 }

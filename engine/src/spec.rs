@@ -86,6 +86,10 @@ impl VolumeSpec {
 pub struct UpstreamSpec {
     /// The export.
     pub name: String,
+    /// Its size, bytes: that of the volume.
+    pub size: u64,
+    /// The volume that it is, if it is known to be one of a server of ours.
+    pub volume: Option<u128>,
     /// The name by which a server of ours knows this client.
     pub client: String,
     /// The epoch of the last session. The owner makes sure that no other session of this client had a later one.

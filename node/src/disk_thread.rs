@@ -32,6 +32,7 @@ use engine::control::{Command, Report, VolumeSpec};
 use engine::ids::{TenantId, VolumeId};
 use engine::plan::{Evidence, Planner};
 use engine::{Config, Server};
+use tokio::sync::Semaphore;
 
 use self::driver::Driver;
 use self::mailbox::Sender;
@@ -199,6 +200,11 @@ impl DiskHandle {
     /// engine has forgotten it.
     pub fn expel(&self) -> impl Future<Output = Result<(), Stopped>> + use<> {
         self.sender.expel()
+    }
+
+    /// The semaphore that limits work on a tenant's connections over TLS.
+    pub fn tls_gate(&self, tenant: TenantId) -> Arc<Semaphore> {
+        self.places.tls_gate(tenant)
     }
 
     /// Reserves a seat for one more client of a volume, before its handshake is answered. `tenants` is the number of

@@ -10,7 +10,7 @@ use std::time::Duration;
 use engine::Session;
 use engine::nbd::{Ending, Handshake, Outcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -22,6 +22,7 @@ use crate::handshakes::{Handshakes, Ticket};
 use crate::incidents::{self, Incident};
 use crate::peer::Peer;
 use crate::sessions::Lease;
+use crate::socket::Socket;
 use crate::tls::{self, Pump, Tls};
 
 /// Time limit of a handshake, TLS included.
@@ -44,33 +45,6 @@ pub struct Door {
     pub mode: TlsMode,
     /// Present if `mode` needs it.
     pub tls: Option<Arc<Tls>>,
-}
-
-/// A client's socket. It is registered with the runtime that accepted it, and moves to another one as a plain
-/// descriptor.
-trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
-    fn detach(self) -> io::Result<OwnedFd>;
-    fn attach(socket: OwnedFd) -> io::Result<Self>;
-}
-
-impl Socket for UnixStream {
-    fn detach(self) -> io::Result<OwnedFd> {
-        self.into_std().map(OwnedFd::from)
-    }
-
-    fn attach(socket: OwnedFd) -> io::Result<Self> {
-        UnixStream::from_std(socket.into())
-    }
-}
-
-impl Socket for TcpStream {
-    fn detach(self) -> io::Result<OwnedFd> {
-        self.into_std().map(OwnedFd::from)
-    }
-
-    fn attach(socket: OwnedFd) -> io::Result<Self> {
-        TcpStream::from_std(socket.into())
-    }
 }
 
 /// Accepts clients until the process ends, without ever waiting for one of them.
@@ -331,8 +305,9 @@ impl Greeting {
     async fn open(&mut self, name: &str, target: Target, session: Session) -> Result<Option<Opened>, Failure> {
         // First, since an earlier session may have all seats of the volume.
         let lease = self.claim(&target, session).await?;
-        let pair = self.encrypted.then(socket_pair).transpose();
+        let pair = self.encrypted.then(tls::socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
+        let is_outdated = matches!(lease, Err(Refused::Interrupted { .. }));
         let (incident, why) = match (lease, seat, pair) {
             (Ok(lease), Ok(seat), Ok(pair)) => {
                 return Ok(Some(Opened { target, session, seat: Arc::new(seat), lease, pair }));
@@ -346,7 +321,10 @@ impl Greeting {
         if let Some(more) = incidents::note(incident) {
             warn!(client = %self.peer, "volume '{name}' cannot be opened: {why}{more}");
         }
-        self.handshake.refuse(&why);
+        match is_outdated {
+            true => self.handshake.refuse_continuation(&why),
+            false => self.handshake.refuse(&why),
+        }
         Ok(None)
     }
 
@@ -399,13 +377,6 @@ fn refused(full: Full) -> Incident {
         Full::Tenant(_) => Incident::RefusedTenant,
         Full::Disk(_) => Incident::RefusedDisk,
     }
-}
-
-fn socket_pair() -> io::Result<(Pair, Pair)> {
-    let (one, other) = Pair::pair()?;
-    one.set_nonblocking(true)?;
-    other.set_nonblocking(true)?;
-    Ok((one, other))
 }
 
 /// Counts a failed handshake, and logs it at a bounded rate.

@@ -23,6 +23,7 @@ mod reactor;
 mod serve;
 mod sessions;
 mod signals;
+mod socket;
 mod store;
 mod tls;
 mod upstream;

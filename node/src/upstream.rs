@@ -6,20 +6,25 @@
 //!               ◄─ Ended(link) ─ Dialer ◄─ a lost connection, until the server has ended it
 //! ```
 //!
-//! The machine of the upstream runs the NBD handshake itself, in the disk's thread; only STARTTLS is done here.
+//! The machine of the upstream runs the NBD handshake itself, in the disk's thread; only STARTTLS is done here. With
+//! TLS the socket is one end of a pair, and a pump on the TLS threads has the other one (`tls/client.rs`).
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use engine::nbd::{Form, Opened, Opening, Place, Unopened, Uri, Wanted};
-use engine::upstream::Request;
+use engine::nbd::{Claim, Form, Opened, Opening, Place, Unopened, Uri, Wanted};
+use engine::upstream::{Loss, Request};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use crate::socket::Socket;
+use crate::tls::{self, ClientFiles, Encrypted, TlsError};
 
 /// Time for a connection and a handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,6 +32,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Probes that remain unanswered until the kernel gives the connection up: the most that Linux permits, 10 minutes.
 const PROBES_MAX: u32 = 127;
+
+/// The client that a probe calls itself. It claims nothing.
+const PROBE: &str = "probe";
 
 /// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +47,53 @@ pub enum DialError {
     Ended(Box<Uri>),
     #[error("{0}: {1}")]
     Unopened(Box<Uri>, Box<Unopened>),
-    #[error("{0} requires TLS, which is not possible yet for volumes on other servers")]
-    Tls(Box<Uri>),
+    #[error("{0}: {1}")]
+    Tls(Box<Uri>, Box<TlsError>),
+}
+
+/// An export, and how its server is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    pub uri: Uri,
+    /// If its connections use TLS.
+    pub tls: Option<ClientFiles>,
+}
+
+impl Target {
+    fn failed(&self, error: io::Error) -> DialError {
+        DialError::Connect(Box::new(self.uri.clone()), error)
+    }
+
+    fn not_encrypted(&self, error: TlsError) -> DialError {
+        DialError::Tls(Box::new(self.uri.clone()), Box::new(error))
+    }
+}
+
+/// Why a connection over TLS ended, if TLS was the reason.
+type Broken = Arc<OnceLock<TlsError>>;
+
+/// What is known here of the end of a connection, of which the upstream sees only that it ended.
+#[derive(Debug)]
+enum Ending {
+    /// There was none, for this reason.
+    Undialled(String),
+    /// There was one.
+    Dialled(Broken),
+}
+
+impl Default for Ending {
+    fn default() -> Ending {
+        Ending::Dialled(Broken::default())
+    }
+}
+
+impl Ending {
+    fn reason(&self) -> Option<String> {
+        match self {
+            Ending::Undialled(reason) => Some(reason.clone()),
+            Ending::Dialled(broken) => broken.get().map(ToString::to_string),
+        }
+    }
 }
 
 /// What is known of a server, for people.
@@ -55,15 +108,20 @@ pub struct Standing {
 /// Dials the server of one export.
 #[derive(Clone, Debug)]
 pub struct Dialer {
-    uri: Uri,
+    target: Arc<Target>,
     runtime: Handle,
     standing: Arc<Mutex<Standing>>,
+    /// Limits the work for the tenant's TLS connections: see `tls`.
+    gate: Arc<Semaphore>,
+    /// Of the last connection.
+    ending: Arc<Mutex<Ending>>,
 }
 
 impl Dialer {
     /// A dialer on the runtime of the caller.
-    pub fn new(uri: Uri) -> Dialer {
-        Dialer { uri, runtime: Handle::current(), standing: Arc::default() }
+    pub fn new(target: Target, gate: Arc<Semaphore>) -> Dialer {
+        let target = Arc::new(target);
+        Dialer { target, runtime: Handle::current(), standing: Arc::default(), gate, ending: Arc::default() }
     }
 
     /// What is known of the server.
@@ -76,8 +134,8 @@ impl Dialer {
         let now = self.standing();
         if before != now {
             match &now.failure {
-                Some(failure) => tracing::warn!(upstream = %self.uri, "{failure}"),
-                None => tracing::info!(upstream = %self.uri, "a session with the server is open"),
+                Some(failure) => tracing::warn!(upstream = %self.target.uri, "{failure}"),
+                None => tracing::info!(upstream = %self.target.uri, "a session with the server is open"),
             }
         }
     }
@@ -87,7 +145,11 @@ impl Dialer {
         match request {
             Request::Online(_) => self.stand(Standing { is_online: true, failure: None }),
             Request::Refused(why) => self.stand(Standing { is_online: false, failure: Some(why.to_string()) }),
-            Request::Lost(why) => self.stand(Standing { is_online: false, failure: Some(why.to_string()) }),
+            Request::Lost(why) => {
+                let reason = self.ending.lock().expect("no one panics while holding it").reason();
+                let reason = reason.filter(|_| *why == Loss::Ended);
+                self.stand(Standing { is_online: false, failure: Some(reason.unwrap_or_else(|| why.to_string())) });
+            }
             Request::Offline(why) => self.stand(Standing { is_online: false, failure: Some(why.to_string()) }),
             Request::Open(_) | Request::Send(_) | Request::Close(_) => {}
         }
@@ -100,11 +162,16 @@ impl Dialer {
     {
         let dialer = self.clone();
         self.runtime.spawn(async move {
-            let connected = connect(&dialer.uri).await;
-            if let Err(error) = &connected {
-                dialer.stand(Standing { is_online: false, failure: Some(error.to_string()) });
+            let connected = connect(&dialer.target, &dialer.gate).await;
+            let (socket, ending) = match connected {
+                Ok(Encrypted { socket, broken }) => (Some(socket), Ending::Dialled(broken)),
+                Err(error) => (None, Ending::Undialled(error.to_string())),
+            };
+            if let Ending::Undialled(reason) = &ending {
+                dialer.stand(Standing { is_online: false, failure: Some(reason.clone()) });
             }
-            answer(connected.ok()).await;
+            *dialer.ending.lock().expect("no one panics while holding it") = ending;
+            answer(socket).await;
         });
     }
 
@@ -113,9 +180,9 @@ impl Dialer {
     where
         F: Future<Output = ()> + Send,
     {
-        let place = self.uri.place.clone();
+        let target = self.target.clone();
         self.runtime.spawn(async move {
-            if let Err(error) = drain(&place, socket).await {
+            if let Err(error) = drain(&target, socket).await {
                 tracing::debug!("a lost connection ended: {error}");
             }
             answer().await;
@@ -124,11 +191,8 @@ impl Dialer {
 }
 
 /// Ends the requests on a connection, and waits until the server has ended the replies.
-async fn drain(place: &Place, socket: OwnedFd) -> io::Result<()> {
-    let mut stream: Box<dyn Stream> = match place {
-        Place::Unix(_) => Box::new(UnixStream::from_std(socket.into())?),
-        Place::Tcp(_) => Box::new(TcpStream::from_std(socket.into())?),
-    };
+async fn drain(target: &Target, socket: OwnedFd) -> io::Result<()> {
+    let mut stream = attached(target, socket)?;
     stream.shutdown().await?;
     let mut dropped = vec![0; 64 << 10];
     while stream.read(&mut dropped).await? > 0 {}
@@ -138,27 +202,12 @@ async fn drain(place: &Place, socket: OwnedFd) -> io::Result<()> {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-enum Connected {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-async fn open(uri: &Uri) -> Result<Connected, DialError> {
-    if uri.tls {
-        return Err(DialError::Tls(Box::new(uri.clone())));
-    }
-    let failed = |error| DialError::Connect(Box::new(uri.clone()), error);
-    let connecting = async {
-        match &uri.place {
-            Place::Unix(path) => UnixStream::connect(path).await.map(Connected::Unix).map_err(failed),
-            Place::Tcp(at) => {
-                let stream = TcpStream::connect(at).await.map_err(failed)?;
-                keep_alive(&stream).map_err(failed)?;
-                Ok(Connected::Tcp(stream))
-            }
-        }
-    };
-    timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| DialError::Timeout(Box::new(uri.clone())))?
+/// A socket of [`connect`]: with TLS, the end of a pair.
+fn attached(target: &Target, socket: OwnedFd) -> io::Result<Box<dyn Stream>> {
+    Ok(match target.uri.place {
+        Place::Tcp(_) if target.tls.is_none() => Box::new(<TcpStream as Socket>::attach(socket)?),
+        Place::Tcp(_) | Place::Unix(_) => Box::new(<UnixStream as Socket>::attach(socket)?),
+    })
 }
 
 fn keep_alive(socket: &TcpStream) -> io::Result<()> {
@@ -169,36 +218,67 @@ fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(socket, PROBES_MAX)?)
 }
 
-async fn connect(uri: &Uri) -> Result<OwnedFd, DialError> {
-    let detached = match open(uri).await? {
-        Connected::Tcp(stream) => stream.into_std().map(OwnedFd::from),
-        Connected::Unix(stream) => stream.into_std().map(OwnedFd::from),
-    };
-    detached.map_err(|error| DialError::Connect(Box::new(uri.clone()), error))
-}
-
-/// Asks a server for the form of an export, without claiming it.
-pub async fn probe(uri: &Uri) -> Result<Opened, DialError> {
-    let mut stream: Box<dyn Stream> = match open(uri).await? {
-        Connected::Tcp(stream) => Box::new(stream),
-        Connected::Unix(stream) => Box::new(stream),
-    };
-    let shaking = async {
-        let mut opening = Opening::new(Wanted { name: uri.name.clone(), form: Form::Extended, ..Wanted::default() });
-        let mut received = Vec::new();
-        loop {
-            let consumed =
-                opening.handle(&received).map_err(|why| DialError::Unopened(Box::new(uri.clone()), Box::new(why)))?;
-            received.drain(..consumed);
-            let failed = |error| DialError::Connect(Box::new(uri.clone()), error);
-            stream.write_all(&opening.take_outgoing()).await.map_err(failed)?;
-            if let Some(opened) = opening.opened() {
-                return Ok(opened);
-            }
-            if stream.read_buf(&mut received).await.map_err(failed)? == 0 {
-                return Err(DialError::Ended(Box::new(uri.clone())));
+/// A connection to the server, after STARTTLS and the TLS handshake if the target says so.
+async fn connect(target: &Target, gate: &Arc<Semaphore>) -> Result<Encrypted, DialError> {
+    let failed = |error| target.failed(error);
+    let connecting = async {
+        match &target.uri.place {
+            Place::Unix(path) => encrypt(target, UnixStream::connect(path).await.map_err(failed)?, gate).await,
+            Place::Tcp(at) => {
+                let stream = TcpStream::connect(at).await.map_err(failed)?;
+                keep_alive(&stream).map_err(failed)?;
+                encrypt(target, stream, gate).await
             }
         }
     };
-    timeout(CONNECT_TIMEOUT, shaking).await.map_err(|_| DialError::Timeout(Box::new(uri.clone())))?
+    timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| DialError::Timeout(Box::new(target.uri.clone())))?
+}
+
+async fn encrypt<S: Socket>(target: &Target, mut stream: S, gate: &Arc<Semaphore>) -> Result<Encrypted, DialError> {
+    let Some(files) = &target.tls else {
+        let socket = stream.detach().map_err(|error| target.failed(error))?;
+        return Ok(Encrypted { socket, broken: Broken::default() });
+    };
+    let mut opening = Opening::new(Wanted { name: target.uri.name.clone(), tls: true, ..Wanted::default() });
+    shake(target, &mut stream, &mut opening, Opening::wants_tls).await?;
+    files.encrypt(stream, gate.clone()).await.map_err(|error| target.not_encrypted(error))
+}
+
+/// Continues a handshake up to a point.
+async fn shake(
+    target: &Target,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    opening: &mut Opening,
+    is_there: impl Fn(&Opening) -> bool,
+) -> Result<(), DialError> {
+    let uri = || Box::new(target.uri.clone());
+    let mut received = Vec::new();
+    loop {
+        let consumed = opening.handle(&received).map_err(|why| DialError::Unopened(uri(), Box::new(why)))?;
+        received.drain(..consumed);
+        if is_there(opening) {
+            return Ok(());
+        }
+        stream.write_all(&opening.take_outgoing()).await.map_err(|error| target.failed(error))?;
+        if stream.read_buf(&mut received).await.map_err(|error| target.failed(error))? == 0 {
+            return Err(DialError::Ended(uri()));
+        }
+    }
+}
+
+/// Asks a server for the form of an export, without opening it or claiming a session. One of ours also tells which
+/// volume it is.
+pub async fn probe(target: &Target) -> Result<Opened, DialError> {
+    let Encrypted { socket, broken } = connect(target, &Arc::new(Semaphore::new(tls::threads_per_tenant()))).await?;
+    let mut stream = attached(target, socket).map_err(|error| target.failed(error))?;
+    let claim = Claim { client: PROBE.into(), epoch: 0, after: None, shared: false };
+    let name = target.uri.name.clone();
+    let wanted = Wanted { name, form: Form::Extended, session: Some(claim), info: true, ..Wanted::default() };
+    let mut opening = if target.tls.is_some() { Opening::encrypted(wanted) } else { Opening::new(wanted) };
+    let shaken = shake(target, &mut stream, &mut opening, |opening| opening.opened().is_some());
+    let shaken = timeout(CONNECT_TIMEOUT, shaken).await;
+    match shaken.unwrap_or_else(|_| Err(DialError::Timeout(Box::new(target.uri.clone())))) {
+        Ok(()) => Ok(opening.opened().expect("just seen")),
+        Err(error) => Err(broken.get().map_or(error, |broken| target.not_encrypted(broken.clone()))),
+    }
 }

@@ -52,6 +52,7 @@ fn is_of_machines(bug: Bug) -> bool {
             | RepeatedBeforeEnded
             | EarlierEpochAdmitted
             | EarlierSessionKept
+            | ClaimContinuesNothing
     )
 }
 

@@ -44,12 +44,22 @@ pub enum Command {
     /// has.
     GrowVolume(VolumeId, u64),
     /// Close the volume's connections and remove it. With `discard`, its dirty data is dropped; otherwise it is flushed
-    /// first. Answered when its last device request is complete: then the file may be closed.
+    /// first. Answered when its last device request is complete: then the file may be closed. With `discard`, a volume
+    /// on another server does not wait for that server.
     CloseVolume {
         /// The volume.
         volume: VolumeId,
         /// Whether dirty data is dropped (the volume is being deleted) or flushed.
         discard: bool,
+    },
+    /// Change how the export of a volume on another server is used.
+    SetUpstream {
+        /// The volume.
+        volume: VolumeId,
+        /// How long a request waits for a server that is away: also those that wait already.
+        deadline_ns: Nanos,
+        /// Connections, at least 1, if the server permits several. If this changes, a new session is opened at once.
+        connections: u32,
     },
     /// Accept the loss that a volume reports: give up blocks that could not be written, so that flushes can succeed
     /// again. Answered when no retry of such a block is in flight.

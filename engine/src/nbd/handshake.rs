@@ -221,12 +221,21 @@ impl Handshake {
     /// Refuses the transmission that `handle` has just accepted, before its answer is sent. GO is answered with
     /// ERR_POLICY and `why`, and the client may continue; EXPORT_NAME ends the handshake.
     pub fn refuse(&mut self, why: &str) {
+        self.refuse_as(reply::ERR_POLICY, why);
+    }
+
+    /// The same for a claim that continues a session after which another client was admitted: with ERR_INVALID.
+    pub fn refuse_continuation(&mut self, why: &str) {
+        self.refuse_as(reply::ERR_INVALID, why);
+    }
+
+    fn refuse_as(&mut self, kind: u32, why: &str) {
         let (option, start) = self.begun.take().expect("only what begins is refused");
         self.outgoing.truncate(start);
         self.outcome = Outcome::Negotiating;
         match option {
             option::EXPORT_NAME => self.close(Ending::Refused),
-            _ => self.error(option, reply::ERR_POLICY, why),
+            _ => self.error(option, kind, why),
         }
     }
 

@@ -25,4 +25,4 @@ pub use opening::{Opened, Opening, Unopened, Wanted};
 pub use replies::{Asked, Broken, Part, Replies};
 pub(crate) use reply::{Head, Of};
 pub use request::{Header, Kind, Parsed, RawHeader, parse};
-pub use uri::{NotUri, Place, Uri};
+pub use uri::{NotUri, Place, TlsParameters, Uri};

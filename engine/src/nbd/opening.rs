@@ -34,6 +34,8 @@ pub struct Wanted {
     pub session: Option<Claim>,
     /// TLS, without which nothing else is negotiated.
     pub tls: bool,
+    /// Only to be told of the export (INFO): it is not opened, and a session is not claimed.
+    pub info: bool,
 }
 
 /// An export that was opened. By default an empty one, with the smallest unit that the protocol has.
@@ -179,7 +181,7 @@ impl Opening {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// The export, once it is open.
+    /// The export, once it is open, or described if only that was wanted.
     pub fn opened(&self) -> Option<Opened> {
         let (size, flags) = self.export.filter(|_| self.state == State::Opened)?;
         let most = self.form.payload_bytes_max();
@@ -277,10 +279,12 @@ impl Opening {
             (option::SET_META_CONTEXT, reply::ERR_UNKNOWN) => return Err(self.refused(kind, data)),
             // Without the context there is no block status, and the export can be used all the same.
             (option::SET_META_CONTEXT, kind) if kind == reply::ACK || is_error(kind) => self.ask_go(),
-            (option::GO, reply::INFO) => self.info(data)?,
-            (option::GO, reply::ACK) if self.export.is_some() => self.state = State::Opened,
-            (option::GO, reply::ACK) => return Err(Unopened::Broken("it does not tell the size of the export")),
-            (option::GO, kind) if is_error(kind) => return Err(self.refused(kind, data)),
+            (option::GO | option::INFO, reply::INFO) => self.info(data)?,
+            (option::GO | option::INFO, reply::ACK) if self.export.is_some() => self.state = State::Opened,
+            (option::GO | option::INFO, reply::ACK) => {
+                return Err(Unopened::Broken("it does not tell the size of the export"));
+            }
+            (option::GO | option::INFO, kind) if is_error(kind) => return Err(self.refused(kind, data)),
             _ => return Err(Unopened::Broken("it does not belong to its option")),
         }
         Ok(())
@@ -347,7 +351,8 @@ impl Opening {
 
     fn ask_go(&mut self) {
         let requests = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
-        self.ask(option::GO, &[counted(&self.wanted.name), requests].concat());
+        let option = if self.wanted.info { option::INFO } else { option::GO };
+        self.ask(option, &[counted(&self.wanted.name), requests].concat());
     }
 }
 

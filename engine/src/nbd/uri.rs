@@ -1,5 +1,5 @@
 //! NBD URIs (NetworkBlockDevice/nbd, `doc/uri.md`): `nbd://host:port/name` and `nbd+unix:///name?socket=path`,
-//! with TLS `nbds`.
+//! with TLS `nbds`. Two parameters of libnbd are understood: `tls-certificates` and `tls-hostname`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -19,6 +19,30 @@ pub struct Uri {
     pub name: String,
     /// Whether TLS is required.
     pub tls: bool,
+    /// Parameters of TLS, if it has some.
+    pub parameters: Option<Box<TlsParameters>>,
+}
+
+/// What a URI says of TLS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsParameters {
+    /// The directory with the client's certificates.
+    pub certificates: Option<PathBuf>,
+    /// The name in the server's certificate.
+    pub hostname: Option<String>,
+}
+
+impl Uri {
+    /// The name of the server's host, as it is in the certificate unless something else is said.
+    pub fn host(&self) -> &str {
+        match &self.place {
+            Place::Tcp(at) => {
+                let host = at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host);
+                host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+            }
+            Place::Unix(_) => "localhost",
+        }
+    }
 }
 
 /// A text is not such an address.
@@ -55,17 +79,22 @@ impl FromStr for Uri {
             "nbds+unix" => ("nbd+unix", true),
             plain => (plain, false),
         };
+        let parameter = |key: &str| {
+            let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(of, _)| *of == key));
+            let value = value.map(|(_, value)| unescaped(value).filter(|value| !value.is_empty()).ok_or_else(wrong));
+            value.transpose()
+        };
         let place = match scheme {
             "nbd" if host.is_empty() => Place::Tcp(format!("localhost:{PORT}")),
             "nbd" if host.rsplit(']').next().is_some_and(|end| end.contains(':')) => Place::Tcp(host.into()),
             "nbd" => Place::Tcp(format!("{host}:{PORT}")),
-            "nbd+unix" => {
-                let path = query.split('&').find_map(|pair| pair.strip_prefix("socket=")).ok_or_else(wrong)?;
-                Place::Unix(unescaped(path).filter(|path| !path.is_empty()).ok_or_else(wrong)?.into())
-            }
+            "nbd+unix" => Place::Unix(parameter("socket")?.ok_or_else(wrong)?.into()),
             _ => return Err(wrong()),
         };
-        Ok(Uri { text: text.into(), place, name, tls })
+        let certificates = parameter("tls-certificates")?.map(PathBuf::from);
+        let found = TlsParameters { certificates, hostname: parameter("tls-hostname")? };
+        let has_some = found.certificates.is_some() || found.hostname.is_some();
+        Ok(Uri { text: text.into(), place, name, tls, parameters: has_some.then(|| Box::new(found)) })
     }
 }
 
@@ -100,7 +129,23 @@ mod tests {
         assert_eq!(parsed("nbd://127.0.0.1:99/x/y"), tcp("x/y", "127.0.0.1:99"));
         assert_eq!(parsed("nbd://[::1]/x"), tcp("x", "[::1]:10809"));
         assert!("nbds://h/x".parse::<Uri>().unwrap().tls && !"nbd://h/x".parse::<Uri>().unwrap().tls);
-        for wrong in ["", "db", "http://a/b", "nbd+unix:///db", "nbd+unix:///db?socket=", "nbd://h/%zz"] {
+        let uri = "nbds://nas/x?tls-certificates=/etc/pki/a%20b&tls-hostname=storage1".parse::<Uri>().unwrap();
+        let found = uri.parameters.unwrap();
+        assert_eq!((found.certificates, found.hostname), (Some("/etc/pki/a b".into()), Some("storage1".into())));
+        for (text, host) in
+            [("nbds://nas/x", "nas"), ("nbds://[::1]:7/x", "::1"), ("nbds+unix://?socket=/s", "localhost")]
+        {
+            assert_eq!(text.parse::<Uri>().unwrap().host(), host);
+        }
+        for wrong in [
+            "",
+            "db",
+            "http://a/b",
+            "nbd+unix:///db",
+            "nbd+unix:///db?socket=",
+            "nbd://h/%zz",
+            "nbd://h/x?tls-hostname=",
+        ] {
             assert!(wrong.parse::<Uri>().is_err(), "{wrong}");
         }
     }

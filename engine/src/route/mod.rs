@@ -71,6 +71,17 @@ impl Route {
         self.upstreams.get(volume)
     }
 
+    pub(crate) fn upstream_mut(&mut self, volume: VolumeId) -> Option<&mut Upstream> {
+        self.upstreams.get_mut(volume)
+    }
+
+    /// Nothing more is wanted of the upstream of a volume, if it has one: its requests fail.
+    pub(crate) fn give_up_upstream(&mut self, now: Nanos, volume: VolumeId) {
+        if let Some(upstream) = self.upstreams.get_mut(volume) {
+            upstream.give_up(now);
+        }
+    }
+
     /// Passes an event of a connection to the upstream of a volume, if it has one.
     pub(crate) fn upstream_event(&mut self, now: Nanos, volume: VolumeId, event: Event<'_>) {
         if let Some(upstream) = self.upstreams.get_mut(volume) {

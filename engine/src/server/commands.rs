@@ -31,6 +31,9 @@ impl Server {
             }
             Command::GrowVolume(volume, size) => self.volumes.grow(volume, size).map(done),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard).map(later),
+            Command::SetUpstream { volume, deadline_ns, connections } => {
+                self.volumes.set_upstream(volume, deadline_ns, connections).map(done)
+            }
             Command::ClearVolume(volume) => self.volumes.clear(token, volume).map(later),
             Command::SetBudget(bytes) => self.set_budget(token, bytes).map(later),
             Command::DeclareLost(volume) => self.volumes.known(volume).map(|state| state.flushes.lost = true).map(done),

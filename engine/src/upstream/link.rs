@@ -1,10 +1,10 @@
 //! The connections of a session: handshakes, and replies.
 
 use super::requests::Requests;
-use super::{Action, LinkId, Loss, Phase, RETRY_NS, Request, Upstream};
+use super::{Action, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
 use crate::disk::Op;
 use crate::errno::Errno;
-use crate::nbd::wire::export_flag;
+use crate::nbd::wire::{export_flag, reply};
 use crate::nbd::{Claim, Form, Opened, Opening, Part, Replies, Unopened, Wanted};
 use crate::stream::Stream;
 
@@ -59,7 +59,12 @@ impl Upstream {
     }
 
     pub(super) fn connected(&mut self, link: LinkId) {
-        let claim = Claim { client: self.settings.client.clone(), epoch: self.epoch, shared: self.settings.is_shared };
+        let claim = Claim {
+            client: self.settings.client.clone(),
+            epoch: self.epoch,
+            after: self.continues(),
+            shared: self.settings.is_shared,
+        };
         let wanted = Wanted {
             name: self.settings.name.clone(),
             form: Form::Extended,
@@ -73,6 +78,12 @@ impl Upstream {
             // With TLS, the client speaks first.
             self.negotiate(at, &[]);
         }
+    }
+
+    /// The session that the next one continues. Shared ones have no content that others must not change.
+    fn continues(&self) -> Option<u64> {
+        let is_ours = self.export.is_some_and(|export| export.volume.is_some());
+        self.session.filter(|_| is_ours && !self.settings.is_shared && !planted!(ClaimContinuesNothing))
     }
 
     /// Bytes of the server, see `Event::Received`.
@@ -94,10 +105,7 @@ impl Upstream {
         let result = opening.handle(&link.stash);
         match result {
             Ok(consumed) => drop(link.stash.drain(..consumed)),
-            Err(why) => {
-                self.ask(Request::Refused(why));
-                return self.lose_session(None);
-            }
+            Err(why) => return self.refused(at, why),
         }
         let (outgoing, opened) = (opening.take_outgoing(), opening.opened());
         if !outgoing.is_empty() {
@@ -116,32 +124,65 @@ impl Upstream {
         self.opened(at, opened);
     }
 
+    fn refused(&mut self, at: usize, why: Unopened) {
+        match why {
+            Unopened::Refused { kind: reply::ERR_INVALID, .. } if self.continues().is_some() => {
+                self.go_offline(Mismatch::Interrupted);
+            }
+            // The server has no room for so many connections. Nothing was sent, so the session can do with fewer.
+            Unopened::Refused { .. } if at > 0 => {
+                self.links[at].state = State::Closing;
+                self.ask(Request::Close(LinkId(at as u32)));
+                self.begin_session();
+            }
+            why => {
+                self.ask(Request::Refused(why));
+                self.lose_session(None);
+            }
+        }
+    }
+
+    fn go_offline(&mut self, why: Mismatch) {
+        self.lose_session(None);
+        self.phase = Phase::Offline;
+        self.ask(Request::Offline(why));
+    }
+
     fn opened(&mut self, at: usize, opened: Opened) {
         if let Err(why) = self.check(&opened) {
-            self.lose_session(None);
-            self.phase = Phase::Offline;
-            self.ask(Request::Offline(why));
-            return;
+            return self.go_offline(why);
         }
         // The forms of the connections of a session are one: the first one's.
         if at > 0 && self.export.map(|export| export.form) != Some(opened.form) {
             return self.lose_session(Some(Loss::Content("its connections have different forms")));
         }
-        if at > 0 {
+        if at == 0 {
+            self.export = Some(opened);
+            // The first one may have waited for the end of an earlier session.
+            self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
+            if opened.has(export_flag::CAN_MULTI_CONN) {
+                (1..self.settings.connections as usize).for_each(|at| self.open_link(at));
+            }
+        }
+        self.begin_session();
+    }
+
+    /// Begins the session, once no connection is being opened any more.
+    fn begin_session(&mut self) {
+        let is_coming = |link: &Link| matches!(link.state, State::Connecting | State::Handshake(_));
+        if self.links.iter().any(is_coming) {
             return;
         }
-        self.export = Some(opened);
+        let opened = self.export.expect("the first connection is open");
         self.retry_ns = RETRY_NS;
         self.phase = Phase::Replaying;
+        self.session = Some(self.epoch);
         self.ask(Request::Online(opened));
         for range in self.zeroed.ranges().iter().filter(|_| !planted!(ZeroedForgotten)) {
             self.requests.add_retained(Op::Zero, range.start, range.end);
         }
         if self.inherits && opened.has(export_flag::SEND_FLUSH) && !planted!(InheritedNotFlushed) {
             self.requests.add_retained(Op::Flush, 0, 0);
-        }
-        if opened.has(export_flag::CAN_MULTI_CONN) {
-            (1..self.links.len()).for_each(|at| self.open_link(at));
         }
     }
 

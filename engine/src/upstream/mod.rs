@@ -13,18 +13,22 @@
 //! **A lost session is a failed device flush.** Writes that no completed flush or durable write covers may be lost with
 //! the server, so the owner makes them dirty again ([`Action::Failed`], `disk/durability.rs`) and submits them anew,
 //! with the newest content of each block. Ranges of zeros have no content that the owner could keep: they are retained
-//! here (`zeroed.rs`). The next session begins with them; unanswered requests follow in their order, then new ones. A
-//! flush that was not answered is [`Action::Void`]: what it covers may have to be written again first. The first
-//! session begins with a flush: what an earlier process of this client wrote can be lost until then, and clients that
-//! read it rely on it.
+//! here (`zeroed.rs`), also after a zeroing request that failed because the server was away. The next session begins
+//! with them; unanswered requests follow in their order, then new ones. A flush that was not answered is
+//! [`Action::Void`]: what it covers may have to be written again first. The first session begins with a flush: what an
+//! earlier process of this client wrote can be lost until then, and clients that read it rely on it.
+//!
+//! Nothing is sent before all connections of a session are open: otherwise a flush on a later one could count for
+//! writes on the first one, which reached a server that was restarted in between.
 //!
 //! **Order.** Requests are sent in the order in which they are submitted. A request waits while one that overlaps it is
 //! outstanding, and a flush while an earlier write is.
 //!
 //! **Whose server.** A server of ours admits one session of an export and has ended the writes of earlier ones before
-//! it opens the next ([`Claim`](crate::nbd::Claim)). A stranger's server cannot promise that: the next session begins
-//! only when the server has ended each connection of the last one ([`Event::Ended`]). Until then requests wait, and
-//! fail at their deadline.
+//! it opens the next ([`Claim`](crate::nbd::Claim)). Later claims name the last session: if the server has admitted
+//! another client since, the export is offline, because what is kept here and in the cache is outdated. A stranger's
+//! server cannot promise that: the next session begins only when the server has ended each connection of the last one
+//! ([`Event::Ended`]). Until then requests wait, and fail at their deadline.
 //!
 //! Downside: a request behind one that must wait also waits, even if it overlaps nothing.
 
@@ -122,6 +126,9 @@ pub enum Loss {
     /// The same, where the reply itself has its form.
     #[error("the server violates the protocol: {0}")]
     Content(&'static str),
+    /// The number of connections was changed.
+    #[error("its connections are opened anew: their number was changed")]
+    Settings,
     /// A flush failed, and the server may have dropped zeros.
     #[error("the server could not flush or zero: ranges that were zeroed are zeroed again")]
     Zeros,
@@ -167,6 +174,12 @@ pub enum Mismatch {
     /// Its blocks are larger than ours.
     #[error("the export has blocks of {0} bytes; 4096 are possible")]
     Blocks(u32),
+    /// The content that this client relies on is outdated.
+    #[error(
+        "the server has admitted another client since the last session: what was not flushed is not written any more, \
+         and what is cached is outdated"
+    )]
+    Interrupted,
     /// Without flush, nothing can be promised.
     #[error("the server cannot flush")]
     NoFlush,
@@ -187,6 +200,8 @@ pub struct UpstreamStats {
     pub waiting: u32,
     /// Bytes of acknowledged writes that are not durable at the server, as whole blocks.
     pub unflushed_bytes: u64,
+    /// Ranges of acknowledged zeros that are not durable there.
+    pub unflushed_zeros: u32,
     /// Sessions that were lost.
     pub reconnects: u64,
     /// The epoch of the present session, or of the last one.
@@ -199,7 +214,7 @@ pub struct UpstreamStats {
 enum Phase {
     /// No session is opened before this time.
     Waiting(Nanos),
-    /// The first connection is being opened, until this time at most.
+    /// The connections are being opened, until this time at most. Nothing is sent before all of them are open.
     Opening(Nanos),
     /// Retained zeros are written again; in the first session, a flush.
     Replaying,
@@ -223,6 +238,8 @@ pub struct Upstream {
     zeroed: Zeroed,
     /// The export, as it was when it was opened first.
     export: Option<Opened>,
+    /// The epoch of the last session in which requests were sent.
+    session: Option<u64>,
     retry_ns: Nanos,
     /// Bytes of acknowledged writes that are not durable: those that the flush in progress covers, and later ones.
     covered_bytes: u64,
@@ -248,6 +265,7 @@ impl Upstream {
             requests: Requests::default(),
             zeroed: Zeroed::default(),
             export: None,
+            session: None,
             retry_ns: RETRY_NS,
             covered_bytes: 0,
             unflushed_bytes: 0,
@@ -283,6 +301,29 @@ impl Upstream {
             self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
         }
         self.requests.add(self.now, io, request);
+        self.settle();
+    }
+
+    /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
+    pub(crate) fn set(&mut self, now: Nanos, deadline_ns: Nanos, connections: u32) {
+        assert!(connections > 0);
+        self.now = self.now.max(now);
+        self.settings.deadline_ns = deadline_ns;
+        let changes = std::mem::replace(&mut self.settings.connections, connections) != connections;
+        let has_several = self.export.is_some_and(|export| export.has(export_flag::CAN_MULTI_CONN));
+        if changes && has_several && matches!(self.phase, Phase::Open | Phase::Replaying) {
+            self.lose_session(Some(Loss::Settings));
+        }
+        self.settle();
+    }
+
+    /// The owner wants nothing more of the export: all requests fail, as soon as no connection refers to their frames.
+    pub(crate) fn give_up(&mut self, now: Nanos) {
+        self.now = self.now.max(now);
+        if self.phase != Phase::Offline {
+            self.lose_session(None);
+            self.phase = Phase::Offline;
+        }
         self.settle();
     }
 
@@ -329,6 +370,7 @@ impl Upstream {
             outstanding,
             waiting,
             unflushed_bytes: self.covered_bytes + self.unflushed_bytes,
+            unflushed_zeros: self.zeroed.ranges().len() as u32,
             reconnects: self.reconnects,
             epoch: self.epoch,
             round_trip_ns: self.round_trip_ns,
@@ -340,6 +382,12 @@ impl Upstream {
     pub(crate) fn wants_flush(&self, bytes_max: u64) -> bool {
         let much = self.unflushed_bytes > bytes_max || self.zeroed.is_full();
         much && self.covered_bytes == 0 && !self.requests.has_flush()
+    }
+
+    /// Whether the owner may submit a zeroing request. Without a session it may fail, and its range is retained then:
+    /// if there are many already, the owner writes zeros from its cache instead.
+    pub(crate) fn may_zero(&self) -> bool {
+        self.phase == Phase::Open || !self.zeroed.is_full()
     }
 
     /// Requests that were submitted and are not done.
@@ -389,10 +437,14 @@ impl Upstream {
             }
             let past = self.now.saturating_sub(self.settings.deadline_ns);
             let until = if self.phase == Phase::Offline { Nanos::MAX } else { past };
-            while let Some((io, op)) = self.requests.take_expired(until) {
-                if op == Op::Flush {
+            while let Some((io, op, start, end)) = self.requests.take_expired(until) {
+                match op {
                     // A failed one, after which the owner writes everything again.
-                    (self.covered_bytes, self.unflushed_bytes) = (0, 0);
+                    Op::Flush => (self.covered_bytes, self.unflushed_bytes) = (0, 0),
+                    // Before it was submitted, the owner has dropped what it had of the range. Without a session there
+                    // was nothing of this process.
+                    Op::Zero | Op::Punch if self.session.is_some() => self.zeroed.add(start, end),
+                    Op::Zero | Op::Punch | Op::Read | Op::Write { .. } => {}
                 }
                 self.actions.push_back(Action::Done(io, Err(Errno::Io)));
             }
@@ -407,6 +459,8 @@ impl Upstream {
     fn open_session(&mut self) {
         self.epoch += 1;
         self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
+        let connections = self.links.len().max(self.settings.connections as usize);
+        self.links.resize_with(connections, Link::default);
         self.open_link(0);
     }
 
@@ -458,7 +512,8 @@ impl Upstream {
 
     /// The export of a session is what it was, or the upstream is of no use.
     fn check(&mut self, opened: &Opened) -> Result<(), Mismatch> {
-        let first = *self.export.get_or_insert(*opened);
+        let known = Opened { size: self.settings.size, volume: self.settings.volume.or(opened.volume), ..*opened };
+        let first = self.export.unwrap_or(known);
         let (before, now) = (first.flags & FLAGS_KEPT, opened.flags & FLAGS_KEPT);
         let is_safe = opened.has(export_flag::SEND_FLUSH) || opened.has(export_flag::READ_ONLY);
         if !is_safe && !self.settings.unsafe_without_flush {

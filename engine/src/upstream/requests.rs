@@ -187,12 +187,13 @@ impl Requests {
         oldest
     }
 
-    /// The first queued request, if it has waited since `until` or longer.
-    pub(super) fn take_expired(&mut self, until: Nanos) -> Option<(IoId, Op)> {
+    /// The first queued request, if it has waited since `until` or longer, with its range.
+    pub(super) fn take_expired(&mut self, until: Nanos) -> Option<(IoId, Op, u64, u64)> {
         let id = *self.queue.front().filter(|&&id| self.slots[id].since <= until)?;
         self.queue.pop_front();
         self.slots.give(id);
-        self.slots[id].io.map(|io| (io, self.slots[id].op))
+        let slot = &self.slots[id];
+        slot.io.map(|io| (io, slot.op, slot.offset, slot.offset + slot.len))
     }
 
     /// The session is over: outstanding requests wait again, in their order, with their whole length. Returns the

@@ -1,5 +1,6 @@
 //! One upstream and a server that answers when a test says so.
 
+mod sessions;
 mod worlds;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +34,13 @@ struct Rig {
     no_flags: u16,
     /// The server accepts connections and sends nothing.
     is_mute: bool,
+    /// The server accepts this connection and sends nothing there.
+    silent: Option<LinkId>,
+    /// The server refuses this connection; or all, because another client was admitted.
+    refused: Option<LinkId>,
+    is_replaced: bool,
+    /// The sessions that claims have continued.
+    continued: Vec<Option<u64>>,
     sessions: BTreeMap<LinkId, Session>,
     content: Vec<u8>,
     /// Requests that the server has received and not answered: connection, header, payload.
@@ -56,6 +64,8 @@ impl Rig {
     fn idle(identity: Option<u128>, connections: u32, no_flags: u16) -> Rig {
         let settings = UpstreamSpec {
             name: "db".into(),
+            size: SIZE,
+            volume: None,
             client: "gateway".into(),
             epoch: 41,
             connections,
@@ -73,6 +83,10 @@ impl Rig {
             export: Export { name: "db".into(), size: SIZE, identity, ..Export::default() },
             no_flags,
             is_mute: false,
+            silent: None,
+            refused: None,
+            is_replaced: false,
+            continued: Vec::new(),
             sessions: BTreeMap::new(),
             content: vec![0; SIZE as usize],
             requests: VecDeque::new(),
@@ -94,7 +108,7 @@ impl Rig {
                     let handshake = Some(Handshake::new());
                     self.sessions.insert(link, Session { handshake, ..Session::default() });
                     self.handle(Event::Connected(link));
-                    if !self.is_mute {
+                    if !self.is_mute && self.silent != Some(link) {
                         self.greet(link);
                     }
                 }
@@ -137,12 +151,22 @@ impl Rig {
         let exports = Exports { volumes: std::slice::from_ref(&self.export), shutting_down: false };
         let consumed = handshake.handle(&session.received, exports);
         session.received.drain(..consumed);
-        let mut sent = handshake.take_outgoing();
+        let mut sent = Vec::new();
         if let Outcome::Transmission { session: agreed, .. } = handshake.outcome() {
             assert_eq!(
                 handshake.claim().map(|claim| claim.epoch),
                 self.export.identity.map(|_| self.upstream.stats().epoch)
             );
+            self.continued.extend(handshake.claim().map(|claim| claim.after));
+            if self.is_replaced || self.refused == Some(link) {
+                match self.is_replaced {
+                    true => handshake.refuse_continuation("another client was admitted"),
+                    false => handshake.refuse("there are too many connections"),
+                }
+                let refusal = handshake.take_outgoing();
+                return self.receive(link, &refusal);
+            }
+            sent = handshake.take_outgoing();
             (session.form, session.handshake) = (agreed.form, None);
             // The flags follow the size in the information about the export.
             let size = SIZE.to_be_bytes();
@@ -150,6 +174,9 @@ impl Rig {
                 let flags = u16::from_be_bytes([sent[at + 8], sent[at + 9]]) & !self.no_flags;
                 sent[at + 8..at + 10].copy_from_slice(&flags.to_be_bytes());
             }
+        }
+        if let Some(handshake) = &mut self.sessions.get_mut(&link).unwrap().handshake {
+            sent = handshake.take_outgoing();
         }
         if !sent.is_empty() {
             self.receive(link, &sent);

@@ -1,5 +1,9 @@
 //! Ranges that were zeroed and that no flush covers. After a lost session they are zeroed again, before anything else
-//! is written: the owner of the volumes keeps no content for them.
+//! is written: the owner of the volumes keeps no content for them. A zeroing request that failed because the server was
+//! away counts as one that succeeded.
+//!
+//! *Bound.* From [`RANGES_MAX`] ranges on, further ones are made durable at once, and flushes are asked for. Without a
+//! session, the owner submits no further ones, but writes zeros into its cache, whose size bounds them.
 //!
 //! A write that is acknowledged takes its range out: from then on the owner has the content, or it is durable.
 

@@ -13,7 +13,7 @@ use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
 use crate::spec::{Refusal, VolumeSpec, WriteCache};
-use crate::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
+use crate::units::{BLOCK, Nanos, SECTOR, VOLUME_BYTES_MAX};
 use crate::upstream::Upstream;
 
 /// Units of work to drop a block with its volume.
@@ -135,7 +135,22 @@ impl Volumes {
     pub(crate) fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<(), Refusal> {
         self.unchanging(volume)?;
         self.end_streams(volume, None);
+        if discard {
+            self.route.give_up_upstream(self.now, volume);
+        }
         self.begin_change(token, volume, Some(To::Closed { discard }));
+        Ok(())
+    }
+
+    /// Changes how the export of a volume is used; see [`Upstream::set`].
+    pub(crate) fn set_upstream(
+        &mut self,
+        volume: VolumeId,
+        deadline_ns: Nanos,
+        connections: u32,
+    ) -> Result<(), Refusal> {
+        let upstream = self.route.upstream_mut(volume).ok_or(Refusal::UnknownVolume)?;
+        upstream.set(self.now, deadline_ns, connections);
         Ok(())
     }
 

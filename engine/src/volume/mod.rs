@@ -167,6 +167,9 @@ pub(crate) struct Volume {
     pub(crate) clear_looks: u32,
     /// Its last flush, before the server stops, has begun.
     pub(crate) draining: bool,
+    /// It is on another server, and no session has been opened yet: another client may have the export. Writes are
+    /// answered only when they are durable.
+    pub(crate) is_unreached: bool,
     /// The volume is on the agenda.
     pub(crate) poked: bool,
     /// When it is put on the agenda by [`Timer::Volumes`].
@@ -178,6 +181,7 @@ impl Volume {
         let holes = Holes::new(&std::mem::take(&mut spec.holes));
         Volume {
             initialising: spec.initialise && !holes.is_empty(),
+            is_unreached: spec.upstream.is_some(),
             spec,
             holes,
             flushes: Flushes::default(),
@@ -213,6 +217,7 @@ impl Volume {
     /// Whether a write is answered only when it is on the medium.
     pub(crate) fn writes_are_durable(&self, fua: bool) -> bool {
         match self.spec.write_cache {
+            _ if self.is_unreached => true,
             WriteCache::Volatile => fua,
             WriteCache::None => true,
             WriteCache::Unsafe => false,

@@ -18,8 +18,7 @@ use super::writeback::WRITEBACKS_MAX;
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
-use crate::ids::Ticket;
-use crate::ids::{BlockId, FrameId, VolumeId};
+use crate::ids::{BlockId, FrameId, Ticket, VolumeId};
 use crate::units::{BLOCK, MILLISECOND};
 use crate::volume::{Effect, Kind, Timer, Todo, Volumes};
 
@@ -83,7 +82,7 @@ impl Volumes {
         let spec = &self.volume(volume).spec;
         let unit = if spec.sparse && spec.can_punch { PUNCH_UNIT } else { BLOCK };
         let (from, to) = (start.next_multiple_of(unit), end / unit * unit);
-        if from >= to {
+        if from >= to || !self.may_zero(volume) {
             return self.finish(request);
         }
         if unit == PUNCH_UNIT {
@@ -102,7 +101,7 @@ impl Volumes {
         let punch = spec.sparse && spec.can_punch && !no_hole;
         let (unit, least) = if punch { (PUNCH_UNIT, PUNCH_UNIT) } else { (BLOCK, ZERO_RANGE_MIN) };
         let (from, to) = (start.next_multiple_of(unit), end / unit * unit);
-        let by_range = (punch || spec.can_zero) && from < to && to - from >= least;
+        let by_range = (punch || spec.can_zero) && from < to && to - from >= least && self.may_zero(volume);
         if fast && !by_range && start < end {
             self.requests[request].error = Some(Errno::NotSupported);
             return self.finish(request);
@@ -432,11 +431,14 @@ impl Volumes {
             // Only the space is not released. Dirty data of the range has already been dropped, which a TRIM may do.
             return false;
         }
-        if range.fast || matches!(range.op, Some(Op::Write { .. })) {
+        // If another server is away, writing the zeros would wait for it as long again.
+        let is_away = state.spec.upstream.is_some() && error != Errno::NotSupported;
+        if range.fast || is_away || matches!(range.op, Some(Op::Write { .. })) {
             request.error = Some(error);
             return false;
         }
-        range.op = Some(Op::Write { durable: false });
+        // No frame has these zeros: after a lost session nobody would write them again.
+        range.op = Some(Op::Write { durable: state.spec.upstream.is_some() });
         true
     }
 

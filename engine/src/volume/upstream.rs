@@ -9,12 +9,15 @@
 //! A lost session is a failed device flush ([`crate::upstream`]). Blocks that it could lose stay in the cache
 //! ([`Durability::is_kept`](crate::disk::durability::Durability::is_kept)), so the server is flushed when they are a
 //! quarter of the partition.
+//!
+//! Until the first session, writes are answered when they are durable, so that they wait for it: the server may refuse
+//! this client, because it has admitted another one.
 
 use super::{Effect, Volumes};
 use crate::disk::Purpose;
 use crate::ids::{IoId, VolumeId};
 use crate::units::BLOCK;
-use crate::upstream::{Action, Event};
+use crate::upstream::{Action, Event, Request, Upstream};
 
 impl Volumes {
     pub(crate) fn upstream_event(&mut self, volume: VolumeId, event: Event<'_>) {
@@ -27,7 +30,10 @@ impl Volumes {
         while let Some((volume, action)) = self.route.poll_upstream(self.now) {
             any = true;
             match action {
-                Action::Ask(request) => self.effects.push(Effect::Upstream(volume, request)),
+                Action::Ask(request) => {
+                    self.volume_mut(volume).is_unreached &= !matches!(request, Request::Online(_));
+                    self.effects.push(Effect::Upstream(volume, request));
+                }
                 Action::Zero(segment) => {
                     let (frame, start, len) = (segment.frame, segment.start, segment.len);
                     self.effects.push(Effect::Zero { frame, start, len });
@@ -46,6 +52,11 @@ impl Volumes {
             }
         }
         any
+    }
+
+    /// Whether the target of a volume takes zeroing requests at present.
+    pub(super) fn may_zero(&self, volume: VolumeId) -> bool {
+        self.route.upstream(volume).is_none_or(Upstream::may_zero)
     }
 
     /// A flush ended without a result.

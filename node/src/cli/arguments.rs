@@ -148,7 +148,8 @@ pub enum VolumeVerb {
         /// Confirm that the data is deleted
         #[arg(long, required = true)]
         yes: bool,
-        /// Even if clients are connected; they are disconnected
+        /// Even if clients are connected, which are disconnected; and even if the server of a gateway volume is away
+        /// and acknowledged data is not there yet, which is lost
         #[arg(long)]
         force: bool,
     },
@@ -232,7 +233,7 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct CreateUpstream {
     /// Serve this export of another server, through a cache here: nbd://HOST:PORT/NAME or
-    /// nbd+unix:///NAME?socket=PATH. The volume has its size and content
+    /// nbd+unix:///NAME?socket=PATH, nbds:// with TLS. The volume has its size and content
     #[arg(long, value_name = "URI")]
     #[arg(conflicts_with_all = ["device", "prealloc", "sparse", "share", "min_bandwidth", "like", "dry_run"])]
     pub from: Option<ExportUri>,
@@ -245,6 +246,13 @@ pub struct CreateUpstream {
     /// With --from: connections to a server that permits several, 1 to 16 [default: 4]
     #[arg(long, value_name = "N", requires = "from")]
     pub upstream_connections: Option<u32>,
+    /// With --from nbds://: the directory with ca-cert.pem, the authority of that server's certificate, and, if it
+    /// requires client certificates, client-cert.pem and client-key.pem. They are read anew for each connection
+    #[arg(long, value_name = "DIR", requires = "from")]
+    pub tls_certificates: Option<PathBuf>,
+    /// With --from nbds://: a name that the server's certificate must have [default: the host of the URI]
+    #[arg(long, value_name = "NAME", requires = "from")]
+    pub tls_hostname: Option<String>,
     /// With --from: even if that server cannot flush, so that flushed data may be lost when it stops
     #[arg(long, requires = "from")]
     pub i_accept_data_loss: bool,
@@ -253,10 +261,10 @@ pub struct CreateUpstream {
 /// The same, for a volume that exists.
 #[derive(Debug, Args)]
 pub struct SetUpstream {
-    /// How long a request waits for the server of its export that is away, 1s to 60m; from the next start on
+    /// How long a request waits for the server of its export that is away, 1s to 60m
     #[arg(long, value_name = "TIME", group = "what")]
     pub upstream_deadline: Option<Time>,
-    /// Connections to that server, 1 to 16; from the next start on
+    /// Connections to that server, 1 to 16; they are opened anew
     #[arg(long, value_name = "N", group = "what")]
     pub upstream_connections: Option<u32>,
 }

@@ -156,6 +156,8 @@ fn create_request(arguments: CreateArgs) -> Request {
         shared: upstream.shared,
         upstream_deadline: upstream.upstream_deadline,
         upstream_connections: upstream.upstream_connections,
+        tls_certificates: upstream.tls_certificates.map(|path| absolute(&path.to_string_lossy()).into()),
+        tls_hostname: upstream.tls_hostname,
         accept_data_loss: upstream.i_accept_data_loss,
         disk: arguments.disk,
         policy: arguments.policy,

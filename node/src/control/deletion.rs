@@ -1,22 +1,29 @@
 //! Deleting a volume.
 
-use engine::control::Command;
+use engine::control::{Command, VolumeStats};
+use engine::units::BLOCK;
 use tracing::{info, warn};
 
+use super::error::UpstreamError;
 use super::volumes::refused;
 use super::{Control, Done, Error, Kind, VolumeReason, VolumeState, refusal, with_files};
-use crate::quantity::Name;
+use crate::quantity::{Name, Size};
 use crate::store::spec::Allocation;
 use crate::store::{LossNote, Spec};
 
 impl Control {
     /// Deletes a volume with its data, unless that is a device or on another server. With `force`, clients are
-    /// disconnected; otherwise there must be none.
+    /// disconnected, and what a server that is away has not got is lost; otherwise there must be none of either.
     pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
-        let connections = if force { 0 } else { self.connections_of(name).await? };
-        if connections > 0 {
+        let stats = self.stats_of(name).await?;
+        let connections = stats.as_ref().map_or(0, |stats| stats.connections);
+        if connections > 0 && !force {
             return Err(Error::InUse(Kind::Volume, name.clone(), connections));
+        }
+        let at_risk = stats.as_ref().and_then(at_risk);
+        if let Some(bytes) = at_risk.filter(|&bytes| bytes > 0 && !force) {
+            return Err(UpstreamError::Unflushed { volume: name.clone(), bytes }.into());
         }
         let (disk, id, spec, store, thread) = {
             let state = self.state();
@@ -29,8 +36,9 @@ impl Control {
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
         self.keep_earlier_allotment(&disk, name, &spec, &store).await?;
-        // A raw device, or an export, keeps everything that was acknowledged.
-        let discard = spec.has_file();
+        // A raw device, or an export, keeps everything that was acknowledged. But nothing waits for a server that is
+        // away.
+        let discard = spec.has_file() || at_risk.is_some();
         if let Some(volume) = id.filter(|_| !discard) {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
@@ -53,7 +61,12 @@ impl Control {
             (Some(device), _) => {
                 format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display())
             }
-            (None, Some(remote)) => format!("volume '{name}' is deleted; the data of {} is unchanged", remote.from),
+            (None, Some(remote)) => {
+                let lost = at_risk.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
+                    format!("; {} of acknowledged data that it did not have are lost", Size(bytes))
+                });
+                format!("volume '{name}' is deleted; the data of {} is unchanged{lost}", remote.from)
+            }
             (None, None) => format!("volume '{name}' is deleted"),
         };
         let note = LossNote::new(&self.config.data, &store, name, &spec);
@@ -72,11 +85,18 @@ impl Control {
         Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
-    /// The connections of a volume; 0 if its disk does not answer.
-    async fn connections_of(&self, name: &Name) -> Result<u32, Error> {
+    /// What a volume does at present; `None` if it is not served, or its disk does not answer.
+    async fn stats_of(&self, name: &Name) -> Result<Option<VolumeStats>, Error> {
         let (disk, id) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
         let snapshot = self.snapshot(&disk).await;
-        let volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
-        Ok(volumes.filter(|stats| Some(stats.volume) == id).map(|stats| stats.connections).sum())
+        let mut volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
+        Ok(volumes.find(|stats| Some(stats.volume) == id).cloned())
     }
+}
+
+/// Of a volume whose server is away, the bytes of acknowledged data that the server may not have, as whole blocks. A
+/// block that was written again since it was sent counts twice, a range of zeros as one block.
+fn at_risk(stats: &VolumeStats) -> Option<u64> {
+    let upstream = stats.upstream.filter(|upstream| !upstream.is_open)?;
+    Some((stats.dirty_blocks + u64::from(upstream.unflushed_zeros)) * BLOCK + upstream.unflushed_bytes)
 }

@@ -18,6 +18,12 @@ pub enum Refused {
         "epoch {} of the gateway '{}' is not above {latest}, that of its latest session", claim.epoch, claim.client
     )]
     NotAbove { claim: Claim, latest: u64 },
+    #[error(
+        "{} since session {} of the gateway '{}', so its content is outdated",
+        by.as_ref().map_or("the volume was changed".into(), |by| format!("'{by}' has been admitted")),
+        claim.after.unwrap_or_default(), claim.client
+    )]
+    Interrupted { claim: Claim, by: Option<String> },
     #[error("a later session of volume '{0}' has begun")]
     Superseded(Name),
     #[error("the volume was closed")]
@@ -76,12 +82,13 @@ impl Control {
         let session = lease.clone();
         let recorded = with_files(store, name, move |files| {
             let _recording = recording;
-            files.record_epoch(uuid, &session.claim.client, session.claim.epoch)?;
+            files.record_epoch(uuid, &session.claim)?;
             session.recorded();
             Ok(())
         });
         match recorded.await? {
             Err(EpochError::NotAbove(latest)) => Err(Refused::NotAbove { claim: lease.claim.clone(), latest }),
+            Err(EpochError::Interrupted(by)) => Err(Refused::Interrupted { claim: lease.claim.clone(), by }),
             recorded => Ok(recorded?),
         }
     }

@@ -404,6 +404,8 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         shared: upstream.is_some_and(|remote| remote.shared),
         upstream_deadline: upstream.map(|remote| remote.deadline),
         upstream_connections: upstream.map(|remote| remote.connections),
+        tls_certificates: upstream.and_then(|remote| remote.tls_certificates.clone()),
+        tls_hostname: upstream.and_then(|remote| remote.tls_hostname.clone()),
         accept_data_loss: upstream.is_some_and(|remote| remote.without_flush),
         disk: Some(disk.clone()),
         policy: allotment.policy.clone(),

@@ -7,10 +7,12 @@
 
 use std::time::SystemTime;
 
-use engine::control::{VolumeSpec, VolumeStats};
+use engine::control::{Command, VolumeSpec, VolumeStats};
+use engine::ids::VolumeId;
 use engine::nbd::wire::export_flag;
 use engine::nbd::{Opened, Place};
 use engine::units::{BLOCK, SECTOR};
+use uuid::Uuid;
 
 use super::error::UpstreamError;
 use super::opening::Prepared;
@@ -36,11 +38,13 @@ pub(super) async fn choose(request: &CreateVolume) -> Result<Option<Chosen>, Err
     let Some(from) = &request.from else {
         let is_plain = !request.shared && !request.accept_data_loss;
         let is_plain = is_plain && request.upstream_deadline.is_none() && request.upstream_connections.is_none();
+        let is_plain = is_plain && request.tls_certificates.is_none() && request.tls_hostname.is_none();
         return if is_plain { Ok(None) } else { Err(Invalid::UpstreamWithoutFrom.into()) };
     };
     check_request(request, from)?;
-    let opened = upstream::probe(&from.0).await.map_err(UpstreamError::from)?;
-    Ok(Some(found(request, from, &opened)?))
+    let remote = wanted(request, from)?;
+    let opened = upstream::probe(&remote.target()).await.map_err(UpstreamError::from)?;
+    Ok(Some(found(request, remote, &opened)?))
 }
 
 /// Refuses what contradicts an export.
@@ -63,8 +67,40 @@ fn check_request(request: &CreateVolume, from: &ExportUri) -> Result<(), Invalid
     }
 }
 
+/// What the specification says of an export before its server was asked.
+fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
+    let in_uri = from.0.parameters.as_deref();
+    let remote = Remote {
+        from: from.clone(),
+        tls_certificates: request.tls_certificates.clone().or_else(|| in_uri?.certificates.clone()),
+        tls_hostname: request.tls_hostname.clone().or_else(|| in_uri?.hostname.clone()),
+        volume: None,
+        shared: request.shared,
+        deadline: request.upstream_deadline.unwrap_or(DEADLINE_DEFAULT),
+        connections: request.upstream_connections.unwrap_or(CONNECTIONS_DEFAULT),
+        epoch: 0,
+        zeroes: false,
+        block: SECTOR as u32,
+        read_only: false,
+        without_flush: false,
+    };
+    match &remote.tls_certificates {
+        _ if !from.0.tls && (remote.tls_certificates.is_some() || remote.tls_hostname.is_some()) => {
+            return Err(Invalid::CertificatesWithoutTls(from.clone()));
+        }
+        None if from.0.tls => return Err(Invalid::TlsWithoutCertificates(from.clone())),
+        Some(directory) if !directory.is_absolute() => {
+            return Err(Invalid::RelativeCertificates(directory.clone()));
+        }
+        _ => {}
+    }
+    remote.check()?;
+    Ok(remote)
+}
+
 /// What the specification says of an export that was opened.
-fn found(request: &CreateVolume, from: &ExportUri, opened: &Opened) -> Result<Chosen, Error> {
+fn found(request: &CreateVolume, remote: Remote, opened: &Opened) -> Result<Chosen, Error> {
+    let from = &remote.from;
     let block = match u64::from(opened.block_bytes_min) {
         0..=SECTOR => SECTOR,
         _ => BLOCK,
@@ -80,18 +116,9 @@ fn found(request: &CreateVolume, from: &ExportUri, opened: &Opened) -> Result<Ch
     if without_flush && !request.accept_data_loss {
         return Err(UpstreamError::NoFlush(from.clone()).into());
     }
-    let remote = Remote {
-        from: from.clone(),
-        shared: request.shared,
-        deadline: request.upstream_deadline.unwrap_or(DEADLINE_DEFAULT),
-        connections: request.upstream_connections.unwrap_or(CONNECTIONS_DEFAULT),
-        epoch: 0,
-        zeroes: opened.has(export_flag::SEND_WRITE_ZEROES),
-        block: block as u32,
-        read_only,
-        without_flush,
-    };
-    remote.check().map_err(Invalid::from)?;
+    let zeroes = opened.has(export_flag::SEND_WRITE_ZEROES);
+    let volume = opened.volume.map(Uuid::from_u128);
+    let remote = Remote { volume, zeroes, block: block as u32, read_only, without_flush, ..remote };
     Ok(Chosen { remote, size: opened.size })
 }
 
@@ -121,11 +148,24 @@ pub(super) fn apply(name: &Name, request: &SetVolume, spec: &mut Spec) -> Result
         return Err(Invalid::WriteCacheOfShared(name.clone()));
     }
     if remote.read_only && request.read_only == Some(false) {
-        return Err(Invalid::ReadOnlyExport { volume: name.clone(), from: remote.from.clone() });
+        return Err(Invalid::ReadOnlyExport { volume: name.clone(), from: Box::new(remote.from.clone()) });
     }
     remote.deadline = request.upstream_deadline.unwrap_or(remote.deadline);
     remote.connections = request.upstream_connections.unwrap_or(remote.connections);
     Ok(remote.check()?)
+}
+
+/// The command that tells the engine of the upstream's settings.
+pub(super) fn command(volume: VolumeId, spec: &Spec) -> Option<Command> {
+    let remote = spec.upstream.as_ref()?;
+    let (deadline_ns, connections) = (remote.deadline.0.as_nanos() as u64, remote.connections);
+    Some(Command::SetUpstream { volume, deadline_ns, connections })
+}
+
+/// The same, if they change.
+pub(super) fn change(volume: VolumeId, before: &Spec, now: &Spec) -> Option<Command> {
+    let of = |spec: &Spec| spec.upstream.as_ref().map(|remote| (remote.deadline, remote.connections));
+    command(volume, now).filter(|_| of(before) != of(now))
 }
 
 impl Control {
@@ -152,10 +192,11 @@ impl Control {
             can_punch: remote.zeroes,
             // Its first session begins with a flush.
             unflushed: false,
-            upstream: Some(remote.for_engine(name, uuid)),
+            upstream: Some(remote.for_engine(name, uuid, plain.size)),
             ..plain
         };
-        let dialer = Dialer::new(remote.from.0);
+        let gate = self.state().disk(disk)?.thread.tls_gate(spec.tenant);
+        let dialer = Dialer::new(remote.target(), gate);
         Ok(Prepared { spec, backing: Backing::Upstream(dialer.clone()), source: Source::Upstream(dialer) })
     }
 }

@@ -204,7 +204,6 @@ impl Control {
         let of_tenant = SetTenant::of(&request);
         let mut spec = volume.spec.clone();
         upstreams::apply(name, &request, &mut spec)?;
-        let later = request.changes_upstream();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
         spec.allow = request.allow.unwrap_or(spec.allow);
         spec.read_only = request.read_only.unwrap_or(spec.read_only);
@@ -229,9 +228,8 @@ impl Control {
         let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
         let note =
             ceiling.replacen(": it", ": its tenant", 1) + &note + &self.promise_note(&volume.disk, &tenant, &promised);
-        let later =
-            if later { "; the settings of its upstream apply when this server starts the next time" } else { "" };
-        let message = format!("volume '{name}' is changed{later}{note}");
+        let anew = if request.upstream_connections.is_some() { "; its connections are opened anew" } else { "" };
+        let message = format!("volume '{name}' is changed{anew}{note}");
         self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }
 
@@ -256,6 +254,9 @@ impl Control {
             let restricted = volume.thread.restrict(volume.id, spec.allow.clone(), spec.read_only).await;
             refusal(restricted).map_err(|refusal| refused(name, refusal))?;
         }
+        if let Some(command) = upstreams::change(volume.id, &volume.spec, spec) {
+            refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
+        }
         self.store_tenant(&volume.store, change).await?;
         if *spec == volume.spec {
             return Ok(());
@@ -269,6 +270,11 @@ impl Control {
         let mode = Command::SetWriteCache(volume.id, volume.spec.write_cache.into());
         let restricted = volume.thread.restrict(volume.id, volume.spec.allow.clone(), volume.spec.read_only).await;
         if let Err(refusal) = refusal(volume.thread.command(mode).await).and(refusal(restricted)) {
+            warn!(volume = %name, "{refusal}");
+        }
+        if let Some(command) = upstreams::command(volume.id, &volume.spec)
+            && let Err(refusal) = refusal(volume.thread.command(command).await)
+        {
             warn!(volume = %name, "{refusal}");
         }
     }
@@ -286,7 +292,7 @@ impl Control {
         let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         if let Some(remote) = &volume.spec.upstream {
-            return Err(Invalid::GrowExport { volume: name.clone(), from: remote.from.clone() }.into());
+            return Err(Invalid::GrowExport { volume: name.clone(), from: Box::new(remote.from.clone()) }.into());
         }
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use engine::ids::{TenantId, VolumeId};
 use tokio::sync::Semaphore;
@@ -68,6 +68,8 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Table {
     tenants: HashMap<TenantId, Arc<Holder>>,
+    /// One for a tenant's clients and its upstreams together.
+    gates: HashMap<TenantId, Weak<Semaphore>>,
     volumes: HashMap<VolumeId, Arc<AtomicU32>>,
 }
 
@@ -101,6 +103,18 @@ impl Drop for Place {
     }
 }
 
+impl Table {
+    fn gate(&mut self, tenant: TenantId, threads: usize) -> Arc<Semaphore> {
+        self.gates.retain(|_, gate| gate.strong_count() > 0);
+        let known = self.gates.get(&tenant).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let gate = Arc::new(Semaphore::new(threads));
+            self.gates.insert(tenant, Arc::downgrade(&gate));
+            gate
+        })
+    }
+}
+
 impl Places {
     /// All places are free.
     pub fn new(limits: Limits) -> Places {
@@ -122,9 +136,9 @@ impl Places {
         let absent = tenants.saturating_sub(1 + others.clone().count()) as u32;
         let set_aside = waiting.sum::<u32>() + absent * own;
 
-        let holder = table.tenants.entry(tenant).or_insert_with(|| {
-            Arc::new(Holder { used: AtomicU32::new(0), tls: Arc::new(Semaphore::new(self.tls_threads)) })
-        });
+        let tls = table.gate(tenant, self.tls_threads);
+        let holder = table.tenants.entry(tenant);
+        let holder = holder.or_insert_with(|| Arc::new(Holder { used: AtomicU32::new(0), tls }));
         let of_volume = table.volumes.entry(volume).or_default();
         let [disk_used, tenant_used, volume_used] =
             [&*self.disk, &holder.used, of_volume].map(|used| used.load(Ordering::Relaxed));
@@ -142,6 +156,11 @@ impl Places {
             used.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Place { disk: self.disk.clone(), tenant: holder.clone(), volume: of_volume.clone() })
+    }
+
+    /// The semaphore that limits work on a tenant's connections over TLS, those to other servers included.
+    pub fn tls_gate(&self, tenant: TenantId) -> Arc<Semaphore> {
+        self.table.lock().expect("no one panics while holding it").gate(tenant, self.tls_threads)
     }
 
     /// Reserved places of each tenant: half of all places, divided evenly, but at most `TENANT_PLACES`.

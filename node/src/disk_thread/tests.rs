@@ -27,7 +27,7 @@ use crate::control::Control;
 use crate::handshakes::Handshakes;
 use crate::listen::{self, Door};
 use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
-use crate::upstream::{Dialer, Standing};
+use crate::upstream::{Dialer, Standing, Target};
 
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
@@ -474,6 +474,8 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
         assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
         let upstream = UpstreamSpec {
             name: uri.name.clone(),
+            size: spec().size,
+            volume: None,
             client: "gateway".into(),
             epoch: 1,
             connections: 4,
@@ -483,7 +485,8 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
             tls: false,
             is_shared: false,
         };
-        let dialer = runtime.block_on(async { Dialer::new(uri) });
+        let gate = disk.tls_gate(TenantId(1));
+        let dialer = runtime.block_on(async { Dialer::new(Target { uri, tls: None }, gate) });
         let spec = VolumeSpec { upstream: Some(upstream), ..spec() };
         assert!(matches!(wait(disk.open_volume(spec, Backing::Upstream(dialer.clone()))), Ok(Report::Done)));
         let mut client = connect(&disk, &[]);

@@ -14,6 +14,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use engine::nbd::Claim;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -30,6 +31,8 @@ const CLIENTS_MAX: usize = 256;
 pub enum EpochError {
     #[error("its latest session has epoch {0}")]
     NotAbove(u64),
+    #[error("another client has been admitted since the session that it continues, or the record is older than that")]
+    Interrupted(Option<String>),
     #[error("the volume is being deleted")]
     Deleted,
     #[error("the epochs of its sessions in {} cannot be read: {source}", path.display())]
@@ -57,21 +60,30 @@ fn split(session: &str) -> Option<(&str, u64)> {
 }
 
 impl Files<'_> {
-    /// Records durably that a session of a client begins. Its epoch must be above the recorded one. One call at a time.
-    pub fn record_epoch(&self, volume: Uuid, client: &str, epoch: u64) -> Result<(), EpochError> {
+    /// Records durably that a session of a client begins. Its epoch must be above the recorded one, and the session
+    /// that it continues, if it does, must not be followed by one of another client. One call at a time.
+    pub fn record_epoch(&self, volume: Uuid, claim: &Claim) -> Result<(), EpochError> {
+        let (client, epoch) = (&claim.client, claim.epoch);
         let path = self.epochs();
         let unreadable = |source| EpochError::Read { path: path.clone(), source };
         if self.published().map_err(unreadable)?.is_none_or(|spec| spec.uuid != volume) {
             return Err(EpochError::Deleted);
         }
         let mut sessions = self.read_epochs(volume)?;
+        // Attempts of the client after the session that it continues may be recorded, too. An empty record names nobody
+        // else: it is that of another volume, as the client sees by its UUID, or was removed by an operator.
+        if let (Some(after), Some((last, latest))) = (claim.after, sessions.last())
+            && (last != client || *latest < after)
+        {
+            return Err(EpochError::Interrupted(Some(last.clone()).filter(|by| by != client)));
+        }
         if let Some(at) = sessions.iter().position(|(known, _)| known == client) {
             let (_, latest) = sessions.remove(at);
             if epoch <= latest {
                 return Err(EpochError::NotAbove(latest));
             }
         }
-        sessions.push((client.into(), epoch));
+        sessions.push((client.clone(), epoch));
         let forgotten = sessions.len().saturating_sub(CLIENTS_MAX);
         let sessions = sessions.drain(forgotten..).map(|(client, epoch)| format!("{client}/{epoch}")).collect();
         let text = toml::to_string(&Epochs { format: FORMAT, volume, sessions }).expect("it can be written as TOML");
@@ -103,6 +115,10 @@ mod tests {
     use crate::store::spec::Allocation;
     use crate::store::{Identity, Progress, Scheduling, Spec, Store};
 
+    fn claim(client: &str, epoch: u64) -> Claim {
+        Claim { client: client.into(), epoch, after: None, shared: false }
+    }
+
     fn disk(directory: &std::path::Path) -> (Store, Name, Spec) {
         Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap();
         let (store, name) = (Store::open(directory, None).unwrap(), "db".parse().unwrap());
@@ -115,7 +131,7 @@ mod tests {
     fn epochs_of_each_client_grow_and_are_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let (store, name, spec) = disk(dir.path());
-        let record = |client: &str, epoch| store.files(&name).record_epoch(spec.uuid, client, epoch);
+        let record = |client: &str, epoch| store.files(&name).record_epoch(spec.uuid, &claim(client, epoch));
         record("a", 5).unwrap();
         record("b", 1).unwrap();
         for epoch in [4, 5] {
@@ -133,20 +149,43 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_continued_unless_another_client_was_admitted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, name, spec) = disk(dir.path());
+        let record = |client: &str, epoch, after| {
+            store.files(&name).record_epoch(spec.uuid, &Claim { after, ..claim(client, epoch) })
+        };
+        record("a", 5, Some(4)).unwrap();
+        // The client has not learnt that session 6 was recorded.
+        record("a", 6, Some(5)).unwrap();
+        record("a", 7, Some(5)).unwrap();
+        assert!(matches!(record("a", 20, Some(9)), Err(EpochError::Interrupted(None))), "the record is an old one");
+        record("b", 1, None).unwrap();
+        for epoch in [8, 9] {
+            assert!(matches!(record("a", epoch, Some(7)), Err(EpochError::Interrupted(Some(by))) if by == "b"));
+        }
+        // A new process of the client has nothing that could be outdated.
+        record("a", 10, None).unwrap();
+        record("a", 11, Some(10)).unwrap();
+        assert!(matches!(record("b", 2, Some(1)), Err(EpochError::Interrupted(Some(by))) if by == "a"));
+    }
+
+    #[test]
     fn what_another_volume_left_has_no_effect_and_what_cannot_be_read_is_not_empty() {
         let dir = tempfile::tempdir().unwrap();
         let (store, name, spec) = disk(dir.path());
         let files = store.files(&name);
         let left = Epochs { format: FORMAT, volume: Uuid::new_v4(), sessions: vec!["a/9".into()] };
         fs::write(files.epochs(), toml::to_string(&left).unwrap()).unwrap();
-        files.record_epoch(spec.uuid, "a", 1).unwrap();
-        assert!(matches!(files.record_epoch(Uuid::new_v4(), "a", 2), Err(EpochError::Deleted)));
+        files.record_epoch(spec.uuid, &claim("a", 1)).unwrap();
+        assert!(matches!(files.record_epoch(Uuid::new_v4(), &claim("a", 2)), Err(EpochError::Deleted)));
         for nonsense in ["", "format = 2", "hello"] {
             fs::write(files.epochs(), nonsense).unwrap();
-            assert!(matches!(files.record_epoch(spec.uuid, "a", 2), Err(EpochError::Parse(_))), "{nonsense}");
+            let recorded = files.record_epoch(spec.uuid, &claim("a", 2));
+            assert!(matches!(recorded, Err(EpochError::Parse(_))), "{nonsense}");
         }
         fs::remove_file(files.epochs()).unwrap();
         fs::create_dir(files.epochs()).unwrap();
-        assert!(matches!(files.record_epoch(spec.uuid, "a", 2), Err(EpochError::Read { .. })));
+        assert!(matches!(files.record_epoch(spec.uuid, &claim("a", 2)), Err(EpochError::Read { .. })));
     }
 }

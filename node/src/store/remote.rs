@@ -4,6 +4,7 @@
 //! be opened while its server is away.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::quantity::{Name, Time, as_text};
+use crate::tls::ClientFiles;
+use crate::upstream::Target;
 
 /// How long a request waits for a server that is away: longer than a restart, shorter than most clients' patience.
 pub const DEADLINE_DEFAULT: Time = Time(Duration::from_secs(60));
@@ -72,6 +75,15 @@ pub enum RemoteError {
 pub struct Remote {
     /// Its address.
     pub from: ExportUri,
+    /// For TLS: the directory with the certificates of the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_certificates: Option<PathBuf>,
+    /// For TLS: the name in the server's certificate, unless it is that of the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_hostname: Option<String>,
+    /// The volume that the export was at creation, if its server is one of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<Uuid>,
     /// Whether other clients may use the export at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
@@ -116,10 +128,20 @@ impl Remote {
         Remote { epoch: (self.epoch + EPOCH_STEP).max(now.as_millis() as u64), ..self.clone() }
     }
 
-    /// What the disk's engine is told.
-    pub fn for_engine(&self, name: &Name, uuid: Uuid) -> UpstreamSpec {
+    /// Where its server is, and the certificates for it.
+    pub fn target(&self) -> Target {
+        let uri = self.from.0.clone();
+        let host = self.tls_hostname.clone().unwrap_or_else(|| uri.host().to_owned());
+        let tls = self.tls_certificates.clone().filter(|_| uri.tls);
+        Target { tls: tls.map(|directory| ClientFiles { directory, host }), uri }
+    }
+
+    /// What the disk's engine is told; `uuid` and `size` are those of the gateway's volume.
+    pub fn for_engine(&self, name: &Name, uuid: Uuid, size: u64) -> UpstreamSpec {
         UpstreamSpec {
             name: self.from.0.name.clone(),
+            size,
+            volume: self.volume.map(|volume| volume.as_u128()),
             client: client(&rustix::system::uname().nodename().to_string_lossy(), name, uuid),
             epoch: self.epoch,
             connections: self.connections,
@@ -150,6 +172,9 @@ mod tests {
     fn remote() -> Remote {
         Remote {
             from: "nbd://nas:10809/db".parse().unwrap(),
+            tls_certificates: None,
+            tls_hostname: None,
+            volume: None,
             shared: false,
             deadline: DEADLINE_DEFAULT,
             connections: CONNECTIONS_DEFAULT,

@@ -10,6 +10,7 @@ use super::spec::EarlierAllotment;
 use super::steps::{CHANGE, CREATE, DISCARD, GROW, Step, UNPUBLISH};
 use super::*;
 use crate::store::spec::{Allocation, WriteCache};
+use engine::nbd::Claim;
 
 fn disk(directory: &Path) -> Store {
     let uuid = match Identity::exists(directory).unwrap() {
@@ -451,7 +452,7 @@ fn a_deleted_volume_takes_the_notes_beside_it_along() {
     let spec = Spec::new(4096, None, Allocation::Whole);
     files.create(&spec, &Progress::default()).unwrap();
     fs::write(files.lost(), "").unwrap();
-    files.record_epoch(spec.uuid, "gateway", 1).unwrap();
+    files.record_epoch(spec.uuid, &Claim::parse(b"aerogel:session=gateway/1").unwrap()).unwrap();
     assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
     files.unpublish(&spec).unwrap();
     files.discard(&spec).unwrap();

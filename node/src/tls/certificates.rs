@@ -89,7 +89,7 @@ impl Files {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
         let chain = read_certificates(&self.certificate)?;
-        notice_expiry(&self.certificate, &chain[0]);
+        notice_expiry(&self.certificate, &chain[0], "clients");
         let key = PrivateKeyDer::from_pem_file(&self.key)
             .with_context(|| format!("cannot read a private key from {}", self.key.display()))?;
         let builder = match &self.clients {
@@ -123,7 +123,7 @@ impl Files {
 }
 
 /// The certificates in a PEM file; at least one.
-fn read_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+pub fn read_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let failed = || format!("cannot read certificates from {}", path.display());
     let found: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).with_context(failed)?;
     if found.is_empty() {
@@ -132,14 +132,14 @@ fn read_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>
     Ok(found)
 }
 
-/// Logs a warning about expiry: clients refuse an expired certificate.
-fn notice_expiry(path: &Path, certificate: &CertificateDer<'_>) {
+/// Logs a warning about expiry: `peers` refuse an expired certificate.
+pub fn notice_expiry(path: &Path, certificate: &CertificateDer<'_>, peers: &str) {
     let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return };
     let until = parsed.tbs_certificate.validity.not_after.to_unix_duration();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let path = path.display();
     match until.checked_sub(now) {
-        None => warn!("the certificate in {path} has expired: clients will refuse it"),
+        None => warn!("the certificate in {path} has expired: {peers} will refuse it"),
         Some(left) if left < EXPIRY_NOTICE => {
             warn!("the certificate in {path} expires in {} hours: replace it", left.as_secs() / 3600);
         }

@@ -1,4 +1,5 @@
-//! Copies between a client's TLS stream and the disk's thread, in both directions, until both have ended.
+//! Copies between a peer's TLS stream and the disk's thread, in both directions, until both have ended. The peer is a
+//! client of ours, as in the words below, or the server of a gateway volume; then requests and replies are exchanged.
 //!
 //! Work is divided into turns of bounded length; each needs a permit of the tenant (see `mod.rs`). A turn does not
 //! block. If it finds nothing to do, its waker is registered with the sockets. Memory of a connection: bytes from the
@@ -13,6 +14,10 @@
 //! thread completes them and closes. Its remaining replies are encrypted and sent, followed by close_notify and FIN,
 //! and the client has some time to read them before the socket is closed. A client that breaks the connection is
 //! disconnected at once.
+//!
+//! The end of a connection to a server has another meaning: requests that were sent on it can take effect until the
+//! server has ended it (`engine/src/upstream`). So the disk's thread sees the end only then, however long that takes,
+//! and also after an error in TLS.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -24,7 +29,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustls::ServerConnection;
+use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -51,7 +56,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct Pump<S> {
     client: S,
-    tls: ServerConnection,
+    tls: Connection,
     disk: UnixStream,
     /// Received, and kept for the next turn; usually empty.
     received: Vec<u8>,
@@ -89,7 +94,8 @@ enum Turn {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     /// A pump between a client whose TLS handshake is complete and the other end of the disk thread's socket.
-    pub fn new(client: S, mut tls: ServerConnection, disk: UnixStream) -> io::Result<Pump<S>> {
+    pub fn new(client: S, tls: impl Into<Connection>, disk: UnixStream) -> io::Result<Pump<S>> {
+        let mut tls = tls.into();
         // No limit is needed: a turn encrypts only when everything before was sent.
         tls.set_buffer_limit(None);
         let (received, requests, requests_end) = (Vec::new(), Vec::new(), RequestsEnd::Open);
@@ -128,6 +134,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(())
     }
 
+    /// Runs the pump to a server to its end, which is when the server has ended the connection. `broken` is told of a
+    /// violation of the TLS protocol, refusals of our certificate among them.
+    pub async fn run_to_server(mut self, gate: Arc<Semaphore>, broken: impl FnOnce(&io::Error)) {
+        if let Err(error) = self.pump(&gate).await {
+            if error.kind() == ErrorKind::InvalidData {
+                broken(&error);
+            }
+            let _ = poll_fn(|cx| Poll::Ready(self.send(cx))).await;
+        }
+        // Nothing more is sent. What the server still sends is of no interest, but its end is.
+        let _ = self.client.shutdown().await;
+        let mut dropped = vec![0; TURN_BYTES];
+        while matches!(self.client.read(&mut dropped).await, Ok(1..)) {}
+    }
+
+    /// Whether the peer is the server of a gateway volume.
+    fn is_to_server(&self) -> bool {
+        matches!(self.tls, Connection::Client(_))
+    }
+
     async fn pump(&mut self, gate: &Semaphore) -> io::Result<()> {
         let (mut checked, mut progress) = (Instant::now(), (self.written, Instant::now()));
         loop {
@@ -153,7 +179,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                     }
                     if now - checked >= HANGUP_CHECK {
                         checked = now;
-                        if now - progress.1 >= FINISH_TIMEOUT && (self.replies_ended || is_hung_up(&self.disk)) {
+                        // A server that is stopped may continue, and only its end means something.
+                        let is_over = match self.is_to_server() {
+                            true => self.requests_end == RequestsEnd::Told,
+                            false => self.replies_ended || is_hung_up(&self.disk),
+                        };
+                        if now - progress.1 >= FINISH_TIMEOUT && is_over {
                             return Err(ErrorKind::TimedOut.into());
                         }
                     }
@@ -327,4 +358,4 @@ impl<S: AsyncWrite + Unpin> Write for Polled<'_, '_, S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -14,13 +14,13 @@
 //! *What may break* (`troubles.rs`, `network.rs`): connections, with bytes that arrive late; the network, for a while;
 //! processes, which are stopped and continue, or die while their device requests and sent bytes live on; machines,
 //! which lose power and what is in the disk's cache. A second gateway takes over, or a successor while the first one is
-//! stopped; another volume has the name of the export.
+//! stopped; a gateway that was cut off comes back after another one was served; another volume has the name of the
+//! export.
 //!
 //! *What may not break:* a stranger's server ends a connection only when every request of it has ended, also when its
 //! process dies. Its gateway's operator starts a new gateway only then. The second gateway of another name gets the
-//! volume only after the first one's death: a server that loses all connections of a living gateway would admit the
-//! second one, and the first one's return is then refused or, after the second one's end, not noticed. Disks do not
-//! fail.
+//! volume only after the first one's death, or when the first one is cut off and loses what it had not flushed. Disks
+//! do not fail.
 
 mod clients;
 mod finale;
@@ -128,6 +128,8 @@ pub(crate) struct World {
     troubles: u64,
     /// Troubles until the special one.
     special_at: u64,
+    /// The first gateway is cut off.
+    is_cut: bool,
     /// Since when another volume has the name of the export.
     swapped_at: Option<Nanos>,
     at_once: u32,
@@ -180,6 +182,7 @@ impl World {
             is_busy: true,
             troubles,
             special_at,
+            is_cut: false,
             swapped_at: None,
             at_once: 0,
         }
@@ -357,7 +360,8 @@ impl World {
         }
         for (machine, volume) in std::mem::take(&mut self.out.online) {
             let at = volume.0 as usize;
-            if self.setup.kind == Kind::Failover && machine != self.volumes[at].front {
+            let excludes = matches!(self.setup.kind, Kind::Failover | Kind::Return);
+            if excludes && machine != self.volumes[at].front {
                 return Err(format!("machine {machine} has opened {volume:?} while another one has it"));
             }
             if machine == self.volumes[at].front {
@@ -368,8 +372,9 @@ impl World {
                 self.start(2)?;
             }
         }
-        for (_, volume) in std::mem::take(&mut self.out.offline) {
-            if self.swapped_at.is_none() {
+        for (machine, volume) in std::mem::take(&mut self.out.offline) {
+            let is_outdated = self.setup.kind == Kind::Return && machine != self.volumes[volume.0 as usize].front;
+            if self.swapped_at.is_none() && !is_outdated {
                 return Err(format!("{volume:?} is offline"));
             }
         }

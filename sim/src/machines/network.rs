@@ -17,6 +17,9 @@ use super::Wake;
 use crate::queue::Queue;
 use crate::rng::Rng;
 
+/// How often at most something is sent again to a machine that is not reached.
+const CUT_NS: Nanos = 100 * MILLISECOND;
+
 /// The number of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Wire(pub(crate) u64);
@@ -96,6 +99,8 @@ pub(crate) struct Network {
     made: u64,
     /// Pairs of machines that cannot reach each other, until then.
     partitions: Vec<(usize, usize, Nanos)>,
+    /// Two machines that do not reach each other.
+    is_cut: Option<(usize, usize)>,
 }
 
 impl Connection {
@@ -109,7 +114,7 @@ impl Connection {
 
 impl Network {
     pub(crate) fn new(speed: Speed, rng: Rng) -> Network {
-        Network { speed, rng, connections: BTreeMap::new(), made: 0, partitions: Vec::new() }
+        Network { speed, rng, connections: BTreeMap::new(), made: 0, partitions: Vec::new(), is_cut: None }
     }
 
     pub(crate) fn get(&self, wire: Wire) -> Option<&Connection> {
@@ -170,6 +175,10 @@ impl Network {
         let connection = self.connections.get_mut(&wire)?;
         if let Some((one, other)) = connection.machines() {
             let of = |&&(a, b, _): &&(usize, usize, Nanos)| (a, b) == (one, other) || (a, b) == (other, one);
+            if self.is_cut.is_some_and(|cut| cut == (one, other) || cut == (other, one)) {
+                queue.push(now + CUT_NS + self.rng.below(CUT_NS), Wake::Deliver(wire, to));
+                return None;
+            }
             if let Some(until) = self.partitions.iter().filter(of).map(|part| part.2).max().filter(|&at| at > now) {
                 queue.push(until + self.rng.below(MILLISECOND), Wake::Deliver(wire, to));
                 return None;
@@ -277,9 +286,18 @@ impl Network {
         self.partitions.push((one, other, until));
     }
 
+    /// Two machines do not reach each other until everything is healed, and lose the connections between them.
+    pub(crate) fn cut(&mut self, now: Nanos, queue: &mut Queue<Wake>, one: usize, other: usize) {
+        self.is_cut = Some((one, other));
+        let between = |found: &Connection| found.machines().is_some_and(|of| of == (one, other) || of == (other, one));
+        let wires = self.connections.iter().filter(|(_, found)| between(found)).map(|(&wire, _)| wire);
+        wires.collect::<Vec<_>>().into_iter().for_each(|wire| self.lose(now, queue, wire));
+    }
+
     /// Everything is reachable again.
     pub(crate) fn heal(&mut self) {
         self.partitions.clear();
+        self.is_cut = None;
     }
 
     /// The open ends of a process.

@@ -1,8 +1,9 @@
 //! A process as a server of other machines: handshakes, sessions that clients claim, connections.
 //!
 //! A claim is admitted as [`engine::nbd::Claim`] says: not while another client has the volume; not with an epoch that
-//! is recorded already, unless this process has a connection of that session. Then the epoch is recorded, the earlier
-//! connections of the client are closed, and GO is answered when the engine has forgotten them.
+//! is recorded already, unless this process has a connection of that session; not if it continues a session after which
+//! another client was admitted. Then the epoch is recorded, the earlier connections of the client are closed, and GO is
+//! answered when the engine has forgotten them.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,14 @@ use super::network::{Chunk, Service, Wire};
 use crate::Verdict;
 use crate::trace::Line;
 
-/// The latest epoch of each client.
-pub(crate) type Epochs = BTreeMap<String, u64>;
+/// The sessions of a volume that are recorded.
+#[derive(Default)]
+pub(crate) struct Epochs {
+    /// The latest epoch of each client.
+    of: BTreeMap<String, u64>,
+    /// The client that was admitted last.
+    last: String,
+}
 
 /// A client in its handshake.
 pub(crate) struct Door {
@@ -45,6 +52,8 @@ enum Admission {
     Granted,
     Waits,
     Refused(String),
+    /// The same, because another client was admitted since the session that it continues.
+    Interrupted(String),
 }
 
 impl Running<'_> {
@@ -169,6 +178,11 @@ impl Running<'_> {
         };
         let door = self.process().doors.get_mut(&wire).expect("a door");
         match (admission, claim) {
+            (Admission::Interrupted(why), _) => {
+                door.handshake.refuse_continuation(&why);
+                self.log(Line::Note(format!("refused: {why}")));
+                return Ok(true);
+            }
             (Admission::Refused(why), _) => {
                 door.handshake.refuse(&why);
                 self.log(Line::Note(format!("refused: {why}")));
@@ -221,11 +235,15 @@ impl Running<'_> {
             return Ok(Admission::Refused(format!("{} has the volume", holder.client)));
         }
         let is_open = open.iter().any(|(_, of, is_over)| of == claim && !is_over) || waiting.contains(claim);
-        let recorded = self.machine.epochs.entry(volume).or_default().entry(claim.client.clone()).or_default();
+        let Epochs { of, last } = self.machine.epochs.entry(volume).or_default();
+        if claim.after.is_some() && !last.is_empty() && *last != claim.client && !is_open {
+            return Ok(Admission::Interrupted(format!("{last} was admitted since session {:?}", claim.after)));
+        }
+        let recorded = of.entry(claim.client.clone()).or_default();
         if claim.epoch <= *recorded && !is_open && !planted!(EarlierEpochAdmitted) {
             return Ok(Admission::Refused(format!("its latest session has epoch {recorded}")));
         }
-        *recorded = claim.epoch;
+        (*recorded, *last) = (claim.epoch, claim.client.clone());
         let earlier = |of: &Claim| of.epoch < claim.epoch || planted!(EarlierEpochAdmitted) && of != claim;
         let mut waits = false;
         for (conn, ..) in open.iter().filter(|(_, of, _)| earlier(of) && !planted!(EarlierSessionKept)) {
@@ -269,7 +287,7 @@ impl Running<'_> {
             .filter_map(|(&wire, door)| door.waits.as_ref().map(|(volume, _, claim, _)| (wire, *volume, claim.clone())))
             .collect();
         for (wire, volume, claim) in waiting {
-            let recorded = self.machine.epochs[&volume][&claim.client];
+            let recorded = self.machine.epochs[&volume].of[&claim.client];
             if claim.epoch < recorded {
                 self.slam(wire);
             } else if !self.claimed(volume).any(|(_, of, _)| of.epoch < claim.epoch) {

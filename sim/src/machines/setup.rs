@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Failover,
     /// A successor of the same name takes over while the first gateway is stopped, and continues later.
     Zombie,
+    /// The first gateway is cut off; a second one of another name is served and leaves; the first one comes back.
+    Return,
 }
 
 /// Worlds of one kind, in which some bugs are found that few others show.
@@ -87,6 +89,9 @@ impl Setup {
             (2, Kind::Failover),
             (2, Kind::Zombie),
         ]);
+        // Without another draw, so that the worlds of all other seeds stay what they are.
+        let returns = kind == Kind::Failover && Rng::new(seed ^ 0x0002_e704).one_in(2);
+        let kind = if returns { Kind::Return } else { kind };
         let mut volume = |is_remote| {
             let blocks = rng.pick(&[16, 64, 200, 512]);
             VolumeSetup { size: blocks * BLOCK, is_remote, clients: rng.between(1, 3) }
@@ -168,7 +173,7 @@ impl Setup {
 
     /// The machines: the server, and one or two gateways.
     pub(crate) fn machines(&self, rng: &mut Rng) -> Vec<Machine> {
-        let gateways = if matches!(self.kind, Kind::Failover | Kind::Zombie) { 2 } else { 1 };
+        let gateways = if matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return) { 2 } else { 1 };
         (0..=gateways).map(|at| self.machine(at, rng)).collect()
     }
 
@@ -227,7 +232,12 @@ impl Setup {
         let is_successor = self.kind == Kind::Zombie && machine == 2;
         UpstreamSpec {
             name: format!("v{volume}"),
-            client: if self.kind == Kind::Failover { format!("gateway-{machine}") } else { "gateway".into() },
+            size: self.volumes[volume].size,
+            volume: (self.kind != Kind::Stranger).then_some(100 + volume as u128),
+            client: match self.kind {
+                Kind::Failover | Kind::Return => format!("gateway-{machine}"),
+                Kind::Plain | Kind::Stranger | Kind::Swap | Kind::Zombie => "gateway".into(),
+            },
             epoch: if is_successor { 1 << 40 } else { 0 },
             connections: self.connections,
             window: self.upstream_window,

@@ -201,6 +201,23 @@ impl World {
                 self.take_over();
                 Ok(())
             }
+            Kind::Return if !self.is_cut => {
+                self.resume(1);
+                self.note("the first gateway is cut off".into());
+                self.is_cut = true;
+                self.out.network.cut(self.out.now, &mut self.out.queue, SERVER, 1);
+                self.take_over();
+                // When the second one is served, it leaves.
+                let served = self.out.rng.between(1, 6);
+                (self.special_at, self.troubles) = (served, self.troubles + served);
+                self.start(2)
+            }
+            Kind::Return => {
+                self.note("the second gateway leaves, and the first one comes back".into());
+                self.kill(2, Some(3 * SECOND + away_ns))?;
+                self.out.network.heal();
+                Ok(())
+            }
             Kind::Zombie => {
                 self.resume(1);
                 let is_running = self.machines[1].is_running();

@@ -75,8 +75,20 @@ pub enum Invalid {
     LikeOfExport,
     #[error("a volume with --from has no disk time, so there is no decision on it: leave out --dry-run")]
     PlanOfExport,
-    #[error("--shared, --upstream-deadline, --upstream-connections and --i-accept-data-loss need --from")]
+    #[error(
+        "--shared, --upstream-deadline, --upstream-connections, --tls-certificates, --tls-hostname and \
+         --i-accept-data-loss need --from"
+    )]
     UpstreamWithoutFrom,
+    #[error(
+        "{0} is reached with TLS: name the directory with ca-cert.pem, the certificate of the server's authority: \
+         --tls-certificates DIR"
+    )]
+    TlsWithoutCertificates(ExportUri),
+    #[error("{0} is reached without TLS: leave out --tls-certificates and --tls-hostname, or write nbds://")]
+    CertificatesWithoutTls(ExportUri),
+    #[error("the directory {} is a relative path: write it in full", .0.display())]
+    RelativeCertificates(PathBuf),
     #[error("the socket in '{0}' is a relative path: name an absolute one")]
     RelativeSocket(ExportUri),
     #[error(transparent)]
@@ -98,12 +110,12 @@ pub enum Invalid {
     )]
     WriteCacheOfShared(Name),
     #[error("volume '{volume}' is read-only, since {from} is")]
-    ReadOnlyExport { volume: Name, from: ExportUri },
+    ReadOnlyExport { volume: Name, from: Box<ExportUri> },
     #[error(
         "volume '{volume}' has the size of {from}: enlarge that on its server, then delete the volume here, which \
          keeps the data, and create it again"
     )]
-    GrowExport { volume: Name, from: ExportUri },
+    GrowExport { volume: Name, from: Box<ExportUri> },
 
     // Disks.
     #[error("'{path}' is not a path: {source}")]

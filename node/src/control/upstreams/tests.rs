@@ -8,6 +8,7 @@ use crate::address::{Listener, TlsMode};
 use crate::config::Config;
 use crate::handshakes::Handshakes;
 use crate::listen::{self, Door};
+use crate::tls::ClientFiles;
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()
@@ -30,13 +31,17 @@ fn opened(flags: u16) -> Opened {
     Opened { size: 1 << 20, flags: flags | export_flag::HAS_FLAGS, ..Opened::default() }
 }
 
+fn found_for(request: &CreateVolume, opened: &Opened) -> Result<Chosen, Error> {
+    found(request, wanted(request, request.from.as_ref().unwrap())?, opened)
+}
+
 const ABLE: u16 = export_flag::SEND_FLUSH | export_flag::SEND_FUA | export_flag::SEND_WRITE_ZEROES;
 
 #[test]
 fn what_is_known_of_an_export() {
     let found = |more: Value, opened: Opened| {
         let request = create(NOWHERE, more);
-        found(&request, request.from.as_ref().unwrap(), &opened).map(|chosen| {
+        found_for(&request, &opened).map(|chosen| {
             let mut spec = Spec::new(chosen.size, None, Allocation::Whole);
             chosen.enter(&mut spec);
             spec
@@ -65,15 +70,29 @@ fn what_is_known_of_an_export() {
 }
 
 #[test]
+fn certificates_and_the_name_of_the_server() {
+    let target = |from: &str, more: Value| {
+        let request = create(from, more);
+        wanted(&request, request.from.as_ref().unwrap()).unwrap().target().tls
+    };
+    let files = |directory: &str, host: &str| Some(ClientFiles { directory: directory.into(), host: host.into() });
+    assert_eq!(target("nbd://nas/db", json!({})), None);
+    assert_eq!(target("nbds://nas/db", json!({"tls_certificates": "/pki"})), files("/pki", "nas"));
+    assert_eq!(target("nbds://nas/db?tls-certificates=/pki", json!({"tls_hostname": "a"})), files("/pki", "a"));
+    let both = "nbds://nas/db?tls-certificates=/a&tls-hostname=a";
+    assert_eq!(target(both, json!({"tls_certificates": "/b", "tls_hostname": "b"})), files("/b", "b"));
+}
+
+#[test]
 fn exports_that_cannot_be_used() {
     let refusal = |more: Value, opened: Opened| {
         let request = create(NOWHERE, more);
-        found(&request, request.from.as_ref().unwrap(), &opened).unwrap_err()
+        found_for(&request, &opened).unwrap_err()
     };
     let error = refusal(json!({}), opened(0));
     assert!(error.to_string().contains("cannot flush") && error.hint().unwrap().contains("--i-accept-data-loss"));
     let request = create(NOWHERE, json!({"accept_data_loss": true}));
-    assert!(found(&request, request.from.as_ref().unwrap(), &opened(0)).unwrap().remote.without_flush);
+    assert!(found_for(&request, &opened(0)).unwrap().remote.without_flush);
     let error = refusal(json!({}), Opened { block_bytes_min: 8192, ..opened(ABLE) });
     assert!(error.to_string().contains("8192"), "{error}");
     for (size, block_bytes_min) in [(0, 1), (1000, 1), (512, 4096)] {
@@ -105,14 +124,23 @@ async fn requests_that_contradict_an_export() {
         json!({"upstream_deadline": "5s"}),
         json!({"upstream_connections": 2}),
         json!({"accept_data_loss": true}),
+        json!({"tls_certificates": "/etc/pki/db1"}),
+        json!({"tls_hostname": "storage1"}),
     ] {
         let mut body = json!({"name": "gw", "size": 4096});
         body.as_object_mut().unwrap().extend(alone.as_object().unwrap().clone());
         let error = choose(&request(body)).await.unwrap_err();
         assert!(error.to_string().contains("--from"), "{error}");
     }
-    let error = choose(&create("nbds://host/db", json!({}))).await.unwrap_err();
-    assert!(error.status() == 502 && error.to_string().contains("TLS"), "{error}");
+    for (from, more, part) in [
+        ("nbds://host/db", json!({}), "--tls-certificates DIR"),
+        ("nbd://host/db", json!({"tls_certificates": "/etc/pki/db1"}), "write nbds://"),
+        ("nbd://host/db?tls-hostname=storage1", json!({}), "write nbds://"),
+        ("nbds://host/db", json!({"tls_certificates": "pki"}), "relative path"),
+    ] {
+        let error = choose(&create(from, more)).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(part), "{error}");
+    }
     let error = choose(&create(NOWHERE, json!({}))).await.unwrap_err();
     assert!(error.to_string().contains(NOWHERE) && error.to_string().contains("No such file"), "{error}");
     assert!(choose(&request(json!({"name": "db", "size": 4096}))).await.unwrap().is_none());
@@ -121,7 +149,7 @@ async fn requests_that_contradict_an_export() {
 #[test]
 fn settings_that_an_export_does_not_permit() {
     let request = create(NOWHERE, json!({"shared": true}));
-    let chosen = found(&request, request.from.as_ref().unwrap(), &opened(export_flag::READ_ONLY)).unwrap();
+    let chosen = found_for(&request, &opened(export_flag::READ_ONLY)).unwrap();
     let mut spec = Spec::new(chosen.size, None, Allocation::Whole);
     let set = |body: Value, spec: &mut Spec| apply(&name("gw"), &self::request(body), spec);
     let error = set(json!({"upstream_deadline": "5s"}), &mut spec).unwrap_err();
@@ -212,7 +240,9 @@ async fn a_gateway_volume_opens_while_its_server_is_away_with_a_later_epoch() {
     control.create_volume(create(&from, json!({}))).await.unwrap();
     let first = upstream(&control).await;
     let done = control.set_volume(&name("gw"), request(json!({"upstream_deadline": "5s"}))).await.unwrap();
-    assert!(done.message.contains("the next time"), "{}", done.message);
+    assert!(!done.message.contains("anew"), "{}", done.message);
+    let done = control.set_volume(&name("gw"), request(json!({"upstream_connections": 2}))).await.unwrap();
+    assert!(done.message.contains("opened anew"), "{}", done.message);
     assert!(control.drain().await.is_empty());
     drop(control);
     std::fs::remove_file(dir.path().join("nbd.sock")).unwrap();

@@ -1,6 +1,7 @@
 //! The bodies of requests.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -30,8 +31,8 @@ pub struct CreateVolume {
     /// Use the device even if it contains data, or if another disk is on it.
     #[serde(default)]
     pub force: bool,
-    /// The export on another server that holds its data: "nbd://HOST:PORT/NAME" or "nbd+unix:///NAME?socket=PATH". The
-    /// size is that of the export. The disk gives it a thread and memory only.
+    /// The export on another server that holds its data: "nbd://HOST:PORT/NAME" or "nbd+unix:///NAME?socket=PATH", with
+    /// TLS "nbds". The size is that of the export. The disk gives it a thread and memory only.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub from: Option<ExportUri>,
@@ -46,6 +47,15 @@ pub struct CreateVolume {
     /// With `from`: connections to a server that permits several, 1 to 16. The default is 4.
     #[serde(default)]
     pub upstream_connections: Option<u32>,
+    /// With `from` and TLS: a directory of the server with ca-cert.pem and, if the server behind requires them,
+    /// client-cert.pem and client-key.pem, as an absolute path. The default is `tls-certificates` of the URI.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub tls_certificates: Option<PathBuf>,
+    /// With `from` and TLS: a name that the certificate of the server behind must have. The default is `tls-hostname`
+    /// of the URI, or its host.
+    #[serde(default)]
+    pub tls_hostname: Option<String>,
     /// With `from`: required for a server that cannot flush, since acknowledged data may then be lost.
     #[serde(default)]
     pub accept_data_loss: bool,
@@ -256,11 +266,10 @@ pub struct SetVolume {
     /// A description that clients can read; "" for none.
     #[schema(value_type = Option<String>)]
     pub description: Option<Description>,
-    /// How long a request waits for the server of its export that is away, "1s" to "60m". It applies when the volume is
-    /// opened the next time.
+    /// How long a request waits for the server of its export that is away, "1s" to "60m".
     #[schema(value_type = Option<String>)]
     pub upstream_deadline: Option<Time>,
-    /// Connections to the server of its export, 1 to 16. It applies when the volume is opened the next time.
+    /// Connections to the server of its export, 1 to 16. They are opened anew.
     pub upstream_connections: Option<u32>,
 }
 

@@ -105,7 +105,7 @@ pub struct SessionView {
 
 impl From<Shown> for SessionView {
     fn from(shown: Shown) -> SessionView {
-        let Claim { client, epoch, shared } = shown.claim;
+        let Claim { client, epoch, shared, .. } = shown.claim;
         SessionView { client, epoch, shared, connections: shown.connections as u32 }
     }
 }

@@ -7,13 +7,15 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig, SignatureScheme};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig, ServerConnection, SignatureScheme,
+};
 use tokio::io::DuplexStream;
 
 use super::*;
 
 /// Made for this test; not trusted anywhere.
-const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
+pub const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
 MIIBjDCCATGgAwIBAgIUPfhCBjB+NIw1joZW/G4p++b36yowCgYIKoZIzj0EAwIw
 DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMjIyMDE5MDVaGA8yMTI2MTAyOTIwMTkw
 NVowDzENMAsGA1UEAwwEdGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABH7f
@@ -24,7 +26,8 @@ AQH/MBQGA1UdEQQNMAuCCWxvY2FsaG9zdDAKBggqhkjOPQQDAgNJADBGAiEA7aSK
 ak4kMeGilVhE4Wyn6damGaDxKxwxR7knTu2vdfgCIQCyiTkWjdkPmX2tZC++a3nz
 hvlauxVN0Xnep96bZuYVww==
 -----END CERTIFICATE-----";
-const KEY: &str = "-----BEGIN PRIVATE KEY-----
+/// Its key.
+pub const KEY: &str = "-----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgdlCah3zblj2ySkj5
 fgxKWKTJAN8SF/MAEwhLNoTTK8+hRANCAAR+3xiqj+87ZdyUOAqvvGXF+aIjvYly
 3zxFib/D573l37F78lB7PK0lX1Lwl5jNMz+rMXdYTA1Df0oOpBsI5Liu
