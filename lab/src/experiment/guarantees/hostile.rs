@@ -9,7 +9,7 @@ use sim::load::{Generator, Pace, Place, Record, Source, Spec, Stream, Workload};
 use sim::rng::Rng;
 
 use super::super::{Bound, Claim, Context, Experiment, Outcome};
-use super::play::{Cache, Tally, equal_share, latencies};
+use super::play::{self, Cache, Responses, Tally, equal_share};
 use super::policies::{ALL, Policy};
 use super::window::Counts;
 use super::{Cast, Extent};
@@ -141,13 +141,13 @@ fn beside(cast: &Cast, hostile: Hostile, victims: &[usize], end_ns: Nanos, seed:
         let volume = ground.volume(victims.len(), PLACE, hostile.load(bytes, seed + connection as u64)?)?;
         volumes.push(Volume { start: volume.start + connection as u64 * bytes, bytes, ..volume });
     }
-    let mut latency = latencies();
+    let mut responses = Responses::new();
     let done = |done: Done| {
         if let Some(tally) = tallies.get_mut(done.volume) {
-            tally.answered(&done, &mut latency);
+            tally.answered(&done, &mut responses);
         }
     };
-    ground.serve(policy, &tenants, volumes, end_ns, seed, done)?;
+    play::run(&mut ground.bench(policy, &tenants, volumes, seed)?, end_ns, done)?;
     let mut counts = Counts::default();
     tallies[..victims.len() - 1].iter().for_each(|tally| counts.add(&tally.counts(end_ns)));
     let (last, tally) = (victims[victims.len() - 1], &tallies[victims.len() - 1]);

@@ -26,6 +26,7 @@
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.
 
+pub mod detail;
 pub mod hostile;
 pub mod judge;
 pub mod level;
@@ -36,6 +37,7 @@ pub mod play;
 pub mod plot;
 pub mod policies;
 pub mod sets;
+pub mod single;
 pub mod window;
 pub mod workloads;
 
@@ -77,7 +79,7 @@ pub const CACHED: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| match context.quick {
         true => Ok(Outcome::left_out("not in quick runs".into())),
-        false => run(context, Cache::Each(16 << 20)),
+        false => run(context, Cache::EACH),
     },
 };
 
@@ -210,7 +212,7 @@ fn run(context: &Context, cache: Cache) -> Result<Outcome, String> {
     let extent = Extent::new(context.quick);
     let cast = Cast::new(context, cache, extent.dedicated_ns())?;
     let rows = rows(context, &extent, &cast, policies::ALL, false)?;
-    let (data, pictures) = (judge::data(&rows), pictures::comparison(&extent, &cast, &rows)?);
+    let (data, pictures) = (judge::data(&cast, &rows), pictures::comparison(&extent, &cast, &rows)?);
     Ok(Outcome { claims: judge::claims(&extent, &rows), data, pictures, ..Outcome::default() })
 }
 
