@@ -142,12 +142,23 @@ pub struct Cast {
 impl Cast {
     /// Runs each workload alone and chooses its guarantee.
     pub fn new(context: &Context, cache: Cache, dedicated_ns: Nanos) -> Result<Cast, String> {
+        Cast::of(context, cache, dedicated_ns, &(0..COUNT).collect::<Vec<_>>())
+    }
+
+    /// The same for some of them; nothing is known of the others.
+    pub fn of(context: &Context, cache: Cache, dedicated_ns: Nanos, numbers: &[usize]) -> Result<Cast, String> {
         let (ground, workloads) = (Ground::new(cache)?, workloads::ten(context)?);
-        let numbers: Vec<_> = (0..workloads.len()).collect();
-        let alone = |&at: &usize| ground.dedicated(&workloads, at, dedicated_ns, context.seeds[0]);
-        let progress = context.parallel(&numbers, alone).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let alone = |at: &usize| ground.dedicated(&workloads, *at, dedicated_ns, context.seeds[0]);
+        let runs = context.parallel(numbers, alone).into_iter().collect::<Result<Vec<_>, _>>()?;
         let keeps: Vec<_> = SIZES.map(|size| ground.effective_r(size) / size as f64).collect();
-        let levels = context.parallel(&progress, |progress| level::choose(progress, &keeps));
+        let chosen = context.parallel(&runs, |progress| level::choose(progress, &keeps));
+        let nothing = || keeps.iter().map(|&keep| Level::new(&Progress::default(), 1, keep)).collect();
+        let (mut progress, mut levels) = (Vec::new(), Vec::new());
+        progress.resize_with(COUNT, Progress::default);
+        levels.resize_with(COUNT, nothing);
+        for ((&at, run), chosen) in numbers.iter().zip(runs).zip(chosen) {
+            (progress[at], levels[at]) = (run, chosen);
+        }
         Ok(Cast { ground, workloads, progress, levels })
     }
 

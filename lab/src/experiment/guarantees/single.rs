@@ -92,10 +92,11 @@ impl Single {
         let (seeds, progress) = (vec![self.seed], progress("set"));
         let context = Context { quick: self.quick, seeds, traces: self.traces.clone(), stage: None, progress };
         let cache = if self.cached { Cache::EACH } else { Cache::Smallest };
-        let cast = Cast::new(&context, cache, extent.dedicated_ns())?;
         let found = if self.sizes.is_empty() {
+            let cast = Cast::of(&context, cache, extent.dedicated_ns(), &self.members)?;
             self.one(&cast, &extent, policy)?
         } else {
+            let cast = Cast::new(&context, cache, extent.dedicated_ns())?;
             let extent = Extent { sizes: self.sizes.clone(), ..extent };
             judge::data(&cast, &rows(&context, &extent, &cast, std::slice::from_ref(policy), false)?)
         };
