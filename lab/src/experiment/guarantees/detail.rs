@@ -17,26 +17,21 @@ pub fn seconds(ns: Nanos) -> f64 {
     (ns as f64 / SECOND as f64 * 1e6).round() / 1e6
 }
 
-fn workload(cast: &Cast, shared: &Shared, member: usize) -> String {
-    cast.workloads[shared.members[member]].name.clone()
-}
-
 /// The longest response of a run where demand fits.
 pub fn response(cast: &Cast, shared: &Shared, done: &Done) -> Value {
     let (request, ns) = (done.request, response_ns(done));
     json!({
-        "set": shared.members, "member": done.volume, "workload": workload(cast, shared, done.volume),
+        "set": shared.members, "member": done.volume, "workload": cast.workloads[shared.members[done.volume]].name,
         "sent_s": seconds(request.intended_ns), "seconds": seconds(ns), "rounds": ns as f64 / ROUND_NS as f64,
         "operation": format!("{:?}", request.op).to_lowercase(), "offset": request.offset, "bytes": request.bytes,
     })
 }
 
-/// An avoidable window, and how long the same bytes take alone.
-fn window(cast: &Cast, shared: &Shared, member: usize, window: &Window) -> Value {
-    let at = shared.members[member];
-    let alone = cast.progress[at].windows(cast.levels(shared.members.len())[at].window_bytes());
+/// An avoidable window of the workload `at` in a set, with shares of `1 / size`, and how long the same bytes take alone.
+pub fn window(cast: &Cast, size: usize, (set, at): (&[usize], usize), window: &Window) -> Value {
+    let alone = cast.progress[at].windows(cast.levels(size)[at].window_bytes());
     json!({
-        "set": shared.members, "member": member, "workload": workload(cast, shared, member),
+        "set": set, "member": set.iter().position(|&member| member == at), "workload": cast.workloads[at].name,
         "window": window.number, "begun_s": seconds(window.begun_ns), "seconds": seconds(window.took_ns),
         "alone_s": alone.get(window.number).map(|&ns| seconds(ns)),
     })
@@ -44,8 +39,9 @@ fn window(cast: &Cast, shared: &Shared, member: usize, window: &Window) -> Value
 
 /// The avoidable windows of a run.
 pub fn windows(cast: &Cast, shared: &Shared) -> Vec<Value> {
-    let members = shared.avoidable.iter().enumerate();
-    members.flat_map(|(member, of)| of.iter().map(move |found| window(cast, shared, member, found))).collect()
+    let set = &shared.members[..];
+    let members = set.iter().zip(&shared.avoidable);
+    members.flat_map(|(&at, of)| of.iter().map(move |found| window(cast, set.len(), (set, at), found))).collect()
 }
 
 /// The longest response of a row where demand fits; null if there is none.
