@@ -21,13 +21,15 @@ pub fn seconds(ns: Nanos) -> f64 {
 pub fn response(cast: &Cast, shared: &Shared, done: &Done) -> Value {
     let (request, ns) = (done.request, response_ns(done));
     json!({
-        "set": shared.members, "member": done.volume, "workload": cast.workloads[shared.members[done.volume]].name,
+        "set": shared.members, "member": done.volume,
+        "workload": cast.workloads[shared.members[done.volume]].name,
         "sent_s": seconds(request.intended_ns), "seconds": seconds(ns), "rounds": ns as f64 / ROUND_NS as f64,
         "operation": format!("{:?}", request.op).to_lowercase(), "offset": request.offset, "bytes": request.bytes,
     })
 }
 
-/// An avoidable window of the workload `at` in a set, with shares of `1 / size`, and how long the same bytes take alone.
+/// An avoidable window of the workload `at` in a set, with shares of `1 / size`, and how long the same bytes take
+/// alone.
 pub fn window(cast: &Cast, size: usize, (set, at): (&[usize], usize), window: &Window) -> Value {
     let alone = cast.progress[at].windows(cast.levels(size)[at].window_bytes());
     json!({

@@ -127,7 +127,8 @@ fn member(set: &Set<'_>, shared: &Shared, member: usize) -> Value {
     let (at, counts) = (shared.members[member], &shared.counts[member]);
     let level = &set.levels[at];
     json!({
-        "workload": set.cast.workloads[at].name, "bytes_per_second": set.has_guarantee(member).then_some(level.bytes_per_s),
+        "workload": set.cast.workloads[at].name,
+        "bytes_per_second": set.has_guarantee(member).then_some(level.bytes_per_s),
         "windows": counts.windows, "no_demand": counts.no_demand, "fundamental": counts.fundamental,
         "avoidable": counts.avoidable, "marginal": counts.marginal, "insulation": shared.insulation[member],
         "windows_s": shared.windows[member].iter().map(|&ns| seconds(ns)).collect::<Vec<_>>(),
@@ -139,4 +140,34 @@ fn slice(slice: &Slice) -> Value {
         "member": slice.tenant.0, "begun_s": seconds(slice.begun), "ended_s": seconds(slice.ended),
         "useful_s": seconds(slice.useful_ns),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        single: Single,
+    }
+
+    fn checked(words: &str) -> Result<&'static str, String> {
+        let command = Command::try_parse_from(words.split(' ')).map_err(|error| error.to_string())?;
+        command.single.checked().map(|policy| policy.name)
+    }
+
+    #[test]
+    fn sets_and_policies_that_do_not_exist_are_refused() {
+        assert_eq!(checked("set 0,3,9"), Ok(OURS));
+        assert_eq!(checked("set --sizes 2,10 --policy pclock"), Ok("pclock"));
+        for wrong in
+            ["set 3", "set 3,0", "set 3,3", "set 3,10", "set", "set --sizes 1", "set --sizes 11", "set 0,1 --sizes 2"]
+        {
+            assert!(checked(wrong).is_err(), "{wrong}");
+        }
+        assert!(checked("set 0,3 --policy fair").unwrap_err().contains("token-bucket:1.2"));
+    }
 }
