@@ -260,7 +260,8 @@ pub(crate) struct Volumes {
     frames_taken: Vec<FrameId>,
     /// Scratch memory for dropped prefetches.
     dropped: Vec<IoId>,
-    /// Scratch memory for completed writes: the block, whether it was written, and whether it was given up.
+    /// Scratch memory for completed writes: the block, whether it was written (then whether it must be again), and
+    /// whether it was given up.
     ended: Vec<(BlockId, bool, bool)>,
     /// Scratch memory for completed range operations.
     freed: Vec<Ticket>,

@@ -391,7 +391,7 @@ impl Volumes {
             let number = self.pieces[piece].first_block() + i as u64;
             if let Some(id) = self.cache.lookup(volume, number) {
                 being_written |= self.cache.block(id).writing != 0;
-                self.persist(id, true);
+                self.persist(id);
             }
         }
         if being_written {
@@ -400,12 +400,19 @@ impl Volumes {
         self.block_persisted(piece, None);
     }
 
-    /// Serves the pieces that wait for a block to be on the medium: they are done, or a durable write begins. A piece
-    /// is also done if its content was overwritten after it had been written: else one that is overwritten all the time
-    /// would never be done.
-    pub(crate) fn persist(&mut self, id: BlockId, good: bool) {
+    /// Serves the pieces that wait for a block to be on the medium: they are done, or a durable write begins.
+    fn persist(&mut self, id: BlockId) {
+        if self.settle(id, true) {
+            self.write_again(id);
+        }
+    }
+
+    /// Ends the pieces that wait for a block to be on the medium, if it is, or failed to be written. A piece is also
+    /// done if its content was overwritten after it had been written: else one that is overwritten all the time would
+    /// never be done. Returns whether some of them need a further write.
+    pub(crate) fn settle(&mut self, id: BlockId, good: bool) -> bool {
         if self.cache.block(id).writing != 0 || self.cache.block(id).write_queue.is_empty() {
-            return;
+            return false;
         }
         let queue = std::mem::take(&mut self.cache.block_mut(id).write_queue);
         let why = self.volume(self.cache.block(id).volume).write_error;
@@ -426,7 +433,12 @@ impl Volumes {
             next = after;
         }
         self.cache.block_mut(id).write_queue = again;
-        if !again.is_empty() {
+        !again.is_empty()
+    }
+
+    /// Begins the write for which pieces still wait after [`Volumes::settle`], unless it has begun with a neighbour's.
+    pub(crate) fn write_again(&mut self, id: BlockId) {
+        if self.cache.block(id).writing == 0 {
             self.write_out(id, !planted!(FuaNotDurable));
         }
     }
@@ -596,6 +608,22 @@ mod tests {
         }
         rig.complete_all();
         assert!((100..120).step_by(2).all(|write| rig.answer(write) == Some(0)));
+    }
+
+    #[test]
+    fn a_durable_write_of_two_blocks_does_not_wait_for_a_device_write_that_began_after_its_own() {
+        let mut rig = Rig::new();
+        // Writes that are not aligned to blocks: each has a part of the block between them.
+        let (before, after) = (512, BLOCK + 512);
+        rig.write(0, flag::FUA, after, BLOCK, 7);
+        for write in (0..40).step_by(2) {
+            // Both are rewritten before the device write ends. It is followed by one of all three blocks.
+            rig.write(write + 1, flag::FUA, before, BLOCK, 8);
+            rig.write(write + 2, flag::FUA, after, BLOCK, 9);
+            let writes = rig.device.len();
+            (0..writes).for_each(|_| rig.complete(0, Ok(())));
+            assert_eq!([0, 1, 2].map(|more| rig.answer(write + more)), [Some(0), None, None]);
+        }
     }
 
     #[test]

@@ -285,10 +285,17 @@ impl Volumes {
         if distrusted {
             self.cover_redirtied(volume);
         }
-        // Only now, so that blocks that must be written again form one device request again.
+        // All pieces that this device write covers are done before another one begins: that may include a neighbour,
+        // whose pieces would wait for it, too.
         let mut ended = std::mem::take(&mut self.ended);
-        for (id, good, given_up) in ended.drain(..) {
-            self.persist(id, good);
+        for (id, good, _) in &mut ended {
+            *good = self.settle(*id, *good);
+        }
+        // Only now, so that blocks that must be written again form one device request again.
+        for (id, again, given_up) in ended.drain(..) {
+            if again {
+                self.write_again(id);
+            }
             let block = self.cache.block(id);
             if given_up && block.valid == 0 && block.quiet() {
                 self.cache.drop_block(id);

@@ -23,6 +23,7 @@ mod guarantees;
 mod insulation;
 mod sharing;
 
+pub use guarantees::single::Single;
 pub(crate) use insulation::{alone_s, counted_bins, live, live_own_cache};
 
 use std::path::PathBuf;

@@ -2,17 +2,17 @@
 //! others get beside an idle tenant is not the hostile tenant's fault.
 
 use engine::units::{Nanos, SECOND};
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::bench::{Done, Volume};
 use sim::load::workload::Lane;
 use sim::load::{Generator, Pace, Place, Record, Source, Spec, Stream, Workload};
 use sim::rng::Rng;
 
 use super::super::{Bound, Claim, Context, Experiment, Outcome};
-use super::play::{Cache, Tally, equal_share, latencies};
+use super::play::{self, Cache, Responses, Tally, equal_share};
 use super::policies::{ALL, Policy};
 use super::window::Counts;
-use super::{Cast, Extent};
+use super::{Cast, Extent, detail};
 
 /// Six hostile tenants, and an idle one.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -121,6 +121,8 @@ impl Hostile {
 struct Harm {
     counts: Counts,
     insulation: f64,
+    /// The avoidable windows, with their set.
+    avoidable: Vec<Value>,
 }
 
 fn beside(cast: &Cast, hostile: Hostile, victims: &[usize], end_ns: Nanos, seed: u64) -> Result<Harm, String> {
@@ -141,17 +143,23 @@ fn beside(cast: &Cast, hostile: Hostile, victims: &[usize], end_ns: Nanos, seed:
         let volume = ground.volume(victims.len(), PLACE, hostile.load(bytes, seed + connection as u64)?)?;
         volumes.push(Volume { start: volume.start + connection as u64 * bytes, bytes, ..volume });
     }
-    let mut latency = latencies();
+    let mut responses = Responses::new();
     let done = |done: Done| {
         if let Some(tally) = tallies.get_mut(done.volume) {
-            tally.answered(&done, &mut latency);
+            tally.answered(&done, &mut responses);
         }
     };
-    ground.serve(policy, &tenants, volumes, end_ns, seed, done)?;
+    play::run(&mut ground.bench(policy, &tenants, volumes, seed)?, end_ns, done)?;
     let mut counts = Counts::default();
     tallies[..victims.len() - 1].iter().for_each(|tally| counts.add(&tally.counts(end_ns)));
     let (last, tally) = (victims[victims.len() - 1], &tallies[victims.len() - 1]);
-    Ok(Harm { counts, insulation: tally.insulation(&cast.progress[last], 1.0 / size as f64, end_ns) })
+    let insulation = tally.insulation(&cast.progress[last], 1.0 / size as f64, end_ns);
+    let avoidable = |(&at, tally): (&usize, &Tally<'_>)| {
+        let found = tally.avoidable(end_ns);
+        found.iter().map(|window| detail::window(cast, size, (victims, at), window)).collect::<Vec<_>>()
+    };
+    let guaranteed = victims.iter().zip(&tallies).take(victims.len() - 1);
+    Ok(Harm { counts, insulation, avoidable: guaranteed.flat_map(avoidable).collect() })
 }
 
 fn run(context: &Context) -> Result<Outcome, String> {
@@ -165,24 +173,33 @@ fn run(context: &Context) -> Result<Outcome, String> {
     let jobs: Vec<_> = HOSTILE.iter().flat_map(|&hostile| sets.iter().map(move |set| (hostile, set))).collect();
     let harms = context.parallel(&jobs, |&(hostile, set)| beside(&cast, hostile, set, end_ns, context.seeds[0]));
     let harms = harms.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let (mut claims, mut data) = (Vec::new(), Vec::new());
+    let (mut claims, mut data, mut idle) = (Vec::new(), Vec::new(), 0.0);
     for (hostile, harms) in HOSTILE.iter().zip(harms.chunks(sets.len())) {
         let mut sum = Counts::default();
         harms.iter().for_each(|harm| sum.add(&harm.counts));
         let insulation =
             harms.iter().map(|harm| harm.insulation).fold(f64::INFINITY, |a, b| if b >= a { a } else { b });
         let name = |what: &str| format!("{}: {what}", hostile.name());
+        let avoidable = sum.avoidable_fraction();
+        if *hostile == Hostile::Idle {
+            idle = avoidable;
+        }
         // As among workloads: no claim that a single window would break.
         if sum.windows as f64 * AVOIDABLE_MOST >= 1.0 {
-            let avoidable = sum.avoidable_fraction();
             claims.push(Claim::new(name("others' avoidable windows"), avoidable, Bound::AtMost(AVOIDABLE_MOST)));
+            if *hostile != Hostile::Idle {
+                let what = name("others' avoidable windows, more than beside an idle tenant");
+                claims.push(Claim::new(what, avoidable - idle, Bound::AtMost(AVOIDABLE_MOST)));
+            }
         }
         let keep = cast.ground.effective_r(size);
         claims.push(Claim::new(name("insulation of the one without guarantee"), insulation, Bound::AtLeast(keep)));
         let Counts { windows, no_demand, fundamental, avoidable, marginal, .. } = sum;
+        let avoidable_windows: Vec<_> = harms.iter().flat_map(|harm| &harm.avoidable).collect();
         data.push(json!({
             "hostile": hostile.name(), "workloads": size, "windows": windows, "no_demand": no_demand,
             "fundamental": fundamental, "avoidable": avoidable, "marginal": marginal, "insulation": insulation,
+            "avoidable_windows": avoidable_windows,
         }));
     }
     Ok(Outcome { claims, data: data.into(), ..Outcome::default() })

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::super::{Bound, Claim};
 use super::level::{FUNDAMENTAL, Level, NEAR_MOST};
 use super::live::Agreement;
-use super::play::{ROUND_NS, latencies};
+use super::play::{ROUND_NS, Responses};
 use super::policies::{self, OURS};
 use super::window::Counts;
-use super::{Cast, Extent, Row};
+use super::{Cast, Extent, Row, detail};
 
 /// Up to this size the tighter bounds on avoidable windows apply; above it, slack is rare.
 const FEW: usize = 5;
@@ -30,7 +30,7 @@ const ROUNDS_MOST: f64 = 4.0;
 const ROUNDS_P99: f64 = 2.0;
 
 /// One row per policy and size. Checks outside of the project read these keys.
-pub fn data(rows: &[Row]) -> Value {
+pub fn data(cast: &Cast, rows: &[Row]) -> Value {
     rows.iter()
         .map(|row| {
             let Counts { windows, no_demand, fundamental, avoidable, marginal, expected, near } = row.counts();
@@ -39,6 +39,7 @@ pub fn data(rows: &[Row]) -> Value {
                 "policy": row.policy.name, "workloads": row.size, "windows": windows, "no_demand": no_demand,
                 "fundamental": fundamental, "avoidable": avoidable, "marginal": marginal,
                 "fits_not": expected, "near": near, "live": judged, "live_agreed": agreed, "live_near": judged_near,
+                "longest_response": detail::longest(cast, row), "avoidable_windows": detail::avoidable(cast, row),
             })
         })
         .collect()
@@ -149,9 +150,9 @@ fn agreement(rows: &[Row]) -> Option<Claim> {
 
 /// Response times of ours.
 fn response_times(rows: &[Row]) -> Vec<Claim> {
-    let mut latency = latencies();
+    let mut latency = Responses::new().times;
     let ours = rows.iter().filter(|row| row.policy.name == OURS).flat_map(|row| &row.shared);
-    ours.for_each(|shared| latency.add(&shared.latency).expect("histograms grow"));
+    ours.for_each(|shared| latency.add(&shared.responses.times).expect("histograms grow"));
     let rounds = |ns: u64| ns as f64 / ROUND_NS as f64;
     let p99 = rounds(latency.value_at_quantile(0.99));
     vec![

@@ -26,6 +26,7 @@
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.
 
+pub mod detail;
 pub mod hostile;
 pub mod judge;
 pub mod level;
@@ -36,6 +37,7 @@ pub mod play;
 pub mod plot;
 pub mod policies;
 pub mod sets;
+pub mod single;
 pub mod window;
 pub mod workloads;
 
@@ -77,7 +79,7 @@ pub const CACHED: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| match context.quick {
         true => Ok(Outcome::left_out("not in quick runs".into())),
-        false => run(context, Cache::Each(16 << 20)),
+        false => run(context, Cache::EACH),
     },
 };
 
@@ -140,12 +142,23 @@ pub struct Cast {
 impl Cast {
     /// Runs each workload alone and chooses its guarantee.
     pub fn new(context: &Context, cache: Cache, dedicated_ns: Nanos) -> Result<Cast, String> {
+        Cast::of(context, cache, dedicated_ns, &(0..COUNT).collect::<Vec<_>>())
+    }
+
+    /// The same for some of them; nothing is known of the others.
+    pub fn of(context: &Context, cache: Cache, dedicated_ns: Nanos, numbers: &[usize]) -> Result<Cast, String> {
         let (ground, workloads) = (Ground::new(cache)?, workloads::ten(context)?);
-        let numbers: Vec<_> = (0..workloads.len()).collect();
-        let alone = |&at: &usize| ground.dedicated(&workloads, at, dedicated_ns, context.seeds[0]);
-        let progress = context.parallel(&numbers, alone).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let alone = |at: &usize| ground.dedicated(&workloads, *at, dedicated_ns, context.seeds[0]);
+        let runs = context.parallel(numbers, alone).into_iter().collect::<Result<Vec<_>, _>>()?;
         let keeps: Vec<_> = SIZES.map(|size| ground.effective_r(size) / size as f64).collect();
-        let levels = context.parallel(&progress, |progress| level::choose(progress, &keeps));
+        let chosen = context.parallel(&runs, |progress| level::choose(progress, &keeps));
+        let nothing = || keeps.iter().map(|&keep| Level::new(&Progress::default(), 1, keep)).collect();
+        let (mut progress, mut levels) = (Vec::new(), Vec::new());
+        progress.resize_with(COUNT, Progress::default);
+        levels.resize_with(COUNT, nothing);
+        for ((&at, run), chosen) in numbers.iter().zip(runs).zip(chosen) {
+            (progress[at], levels[at]) = (run, chosen);
+        }
         Ok(Cast { ground, workloads, progress, levels })
     }
 
@@ -210,7 +223,7 @@ fn run(context: &Context, cache: Cache) -> Result<Outcome, String> {
     let extent = Extent::new(context.quick);
     let cast = Cast::new(context, cache, extent.dedicated_ns())?;
     let rows = rows(context, &extent, &cast, policies::ALL, false)?;
-    let (data, pictures) = (judge::data(&rows), pictures::comparison(&extent, &cast, &rows)?);
+    let (data, pictures) = (judge::data(&cast, &rows), pictures::comparison(&extent, &cast, &rows)?);
     Ok(Outcome { claims: judge::claims(&extent, &rows), data, pictures, ..Outcome::default() })
 }
 

@@ -1,7 +1,10 @@
 //! Runs workloads: each alone on the dedicated disk, and sets of them under a policy.
 
+use std::ops::Range;
+
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, WriteCache};
 use engine::disk::Window;
+use engine::disk::policy::Slice;
 use engine::ids::TenantId;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use hdrhistogram::Histogram;
@@ -13,7 +16,7 @@ use super::Cast;
 use super::level::Level;
 use super::live::{Agreement, Terms};
 use super::policies::{ALL, Policy};
-use super::window::{Counts, Cutter, Fit, Progress};
+use super::window::{self, Counts, Cutter, Fit, Progress};
 use super::workloads::{COUNT, Workload};
 
 /// The longest round.
@@ -21,6 +24,8 @@ pub const ROUND_NS: Nanos = 2400 * MILLISECOND;
 /// R.
 pub const R: f64 = 0.9;
 const R_PERMILLE: u32 = 900;
+/// How often slices are looked at: the server keeps the last 64.
+const LOOK_NS: Nanos = SECOND / 2;
 /// Windows that begin earlier are not counted: the server has not yet measured anything.
 pub const WARM_UP_NS: Nanos = 10 * SECOND;
 
@@ -32,6 +37,11 @@ pub enum Cache {
     /// Reads ahead, in a partition of so many bytes for each workload, alone and together: the effect of the disk's
     /// time is not mixed with that of the partition's size.
     Each(u64),
+}
+
+impl Cache {
+    /// That of the experiment with cache.
+    pub const EACH: Cache = Cache::Each(16 << 20);
 }
 
 /// The disk and the server of all runs.
@@ -85,34 +95,58 @@ impl Ground {
         let volume = self.volume(0, at, workloads[at].load(self.volume_bytes()?, None))?;
         let mut progress = Progress::default();
         let done = |done: Done| progress.answered(done.done_ns, done.request.bytes);
-        self.serve(&ALL[0], &[self.tenant(None, 0)], vec![volume], end_ns, seed, done)?;
+        run(&mut self.bench(&ALL[0], &[self.tenant(None, 0)], vec![volume], seed)?, end_ns, done)?;
         Ok(progress)
     }
 
-    /// Runs tenants under a policy; calls `done` for each answer. Returns the server.
-    pub fn serve(
+    /// A server with tenants under a policy.
+    pub fn bench(
         &self,
         policy: &Policy,
         tenants: &[TenantSpec],
         volumes: Vec<Volume>,
-        end_ns: Nanos,
         seed: u64,
-        mut done: impl FnMut(Done),
     ) -> Result<Bench, String> {
         let stand = Stand { policy: policy.kind, device_depth: policy.device_depth, ..self.stand.clone() };
-        let mut failed = None;
-        let mut bench = stand.bench(tenants, volumes, seed)?;
-        bench.run(end_ns, |answer| {
-            failed = failed.or(answer.failed.then_some(answer));
-            done(answer);
-        });
-        failed.map_or(Ok(bench), |done| Err(format!("{done:?} failed on a disk without faults")))
+        stand.bench(tenants, volumes, seed)
     }
 }
 
-/// A histogram of response times, nanoseconds, to 1 %.
-pub fn latencies() -> Histogram<u64> {
-    Histogram::new(2).expect("two digits are allowed")
+/// Runs a server; calls `done` for each answer.
+pub fn run(bench: &mut Bench, end_ns: Nanos, mut done: impl FnMut(Done)) -> Result<(), String> {
+    let mut failed = None;
+    bench.run(end_ns, |answer| {
+        failed = failed.or(answer.failed.then_some(answer));
+        done(answer);
+    });
+    failed.map_or(Ok(()), |done| Err(format!("{done:?} failed on a disk without faults")))
+}
+
+/// Response times of requests that were outstanding only in windows whose guarantee fits.
+pub struct Responses {
+    /// Nanoseconds, to 1 %.
+    pub times: Histogram<u64>,
+    /// The answer that took longest.
+    pub longest: Option<Done>,
+}
+
+/// How long an answer took.
+pub fn response_ns(done: &Done) -> Nanos {
+    done.done_ns - done.request.intended_ns
+}
+
+impl Responses {
+    /// None yet.
+    pub fn new() -> Responses {
+        Responses { times: Histogram::new(2).expect("two digits are allowed"), longest: None }
+    }
+
+    fn record(&mut self, done: &Done) {
+        self.times.record(response_ns(done)).expect("histograms grow");
+        if self.longest.is_none_or(|longest| response_ns(&longest) < response_ns(done)) {
+            self.longest = Some(*done);
+        }
+    }
 }
 
 /// What a workload gets in a shared run.
@@ -130,11 +164,11 @@ impl Tally<'_> {
     }
 
     /// An answer. Its response time is recorded if the request was outstanding only in windows whose guarantee fits.
-    pub fn answered(&mut self, done: &Done, latency: &mut Histogram<u64>) {
+    pub fn answered(&mut self, done: &Done, responses: &mut Responses) {
         let Done { request, done_ns, .. } = *done;
         let fits = |window| self.level.fit(window).is_some_and(Fit::fits);
         if request.intended_ns >= WARM_UP_NS && self.cutter.since(request.intended_ns).all(fits) {
-            latency.record(done_ns - request.intended_ns).expect("histograms grow");
+            responses.record(done);
         }
         self.cutter.answered(done_ns, request.bytes);
         self.progress.answered(done_ns, request.bytes);
@@ -149,6 +183,13 @@ impl Tally<'_> {
             }
         }
         counts
+    }
+
+    /// The avoidable ones among them.
+    pub fn avoidable(&self, end_ns: Nanos) -> Vec<window::Window> {
+        let mut windows = self.cutter.windows(WARM_UP_NS, end_ns);
+        windows.retain(|window| self.level.fit(window.number).is_some_and(|fit| window.is_avoidable(fit)));
+        windows
     }
 
     /// The duration of each window, from the first on.
@@ -174,10 +215,14 @@ impl Tally<'_> {
 
 /// The result of a set under a policy.
 pub struct Shared {
+    /// The numbers of its workloads.
+    pub members: Vec<usize>,
     /// By member of the set.
     pub counts: Vec<Counts>,
-    /// Response times of requests that were outstanding only in windows whose guarantee fits.
-    pub latency: Histogram<u64>,
+    /// By member: the avoidable windows.
+    pub avoidable: Vec<Vec<window::Window>>,
+    /// Response times of all members. The number of a volume is that of its member.
+    pub responses: Responses,
     /// By member: the duration of each window, from the first on.
     pub windows: Vec<Vec<Nanos>>,
     /// By member.
@@ -210,6 +255,11 @@ impl Set<'_> {
 
     /// Runs the set under a policy.
     pub fn run(&self, policy: &Policy) -> Result<Shared, String> {
+        self.watch(policy, self.end_ns..self.end_ns).map(|(shared, _)| shared)
+    }
+
+    /// The same; returns the slices of this time, too.
+    pub fn watch(&self, policy: &Policy, time: Range<Nanos>) -> Result<(Shared, Vec<Slice>), String> {
         let (ground, workloads) = (&self.cast.ground, &self.cast.workloads);
         let (share, volume_bytes) = (equal_share(self.members.len()), ground.volume_bytes()?);
         let (mut tenants, mut volumes, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
@@ -221,10 +271,20 @@ impl Set<'_> {
             volumes.push(ground.volume(member, at, workloads[at].load(volume_bytes, pauses))?);
             tallies.push(Tally::new(&self.levels[at], pauses));
         }
-        let mut latency = latencies();
-        let done = |done: Done| tallies[done.volume].answered(&done, &mut latency);
-        let mut bench = ground.serve(policy, &tenants, volumes, self.end_ns, self.seed, done)?;
+        let mut responses = Responses::new();
+        let mut done = |done: Done| tallies[done.volume].answered(&done, &mut responses);
+        let mut bench = ground.bench(policy, &tenants, volumes, self.seed)?;
+        run(&mut bench, time.start, &mut done)?;
+        let mut slices: Vec<Slice> = Vec::new();
+        while bench.now() < time.end {
+            let until_ns = time.end.min(bench.now() + LOOK_NS);
+            run(&mut bench, until_ns, &mut done)?;
+            let last_ns = slices.last().map_or(time.start, |slice| slice.ended);
+            slices.extend(bench.snapshot()?.slices.into_iter().filter(|slice| slice.ended > last_ns));
+        }
+        run(&mut bench, self.end_ns, &mut done)?;
         let counts = tallies.iter().map(|tally| tally.counts(self.end_ns)).collect();
+        let avoidable = tallies.iter().map(|tally| tally.avoidable(self.end_ns)).collect();
         let windows = tallies.iter().map(|tally| tally.windows(self.end_ns)).collect();
         let part = 1.0 / self.members.len() as f64;
         let alone = self.members.iter().map(|&at| &self.cast.progress[at]);
@@ -234,7 +294,8 @@ impl Set<'_> {
         for (tenant, (tally, alone)) in (0..).zip(pairs) {
             agreement.add(&tally.agreement(&missed(&mut bench, TenantId(tenant))?, alone));
         }
-        Ok(Shared { counts, latency, windows, insulation, agreement })
+        let members = self.members.to_vec();
+        Ok((Shared { members, counts, avoidable, responses, windows, insulation, agreement }, slices))
     }
 }
 

@@ -97,6 +97,8 @@ impl Fit {
 pub struct Window {
     /// Its number: it begins after so many windows' bytes.
     pub number: usize,
+    /// When it began.
+    pub begun_ns: Nanos,
     /// How long it took; for the last one of a run, which did not end, how long it has taken.
     pub took_ns: Nanos,
     /// For how much of that the client paused: it sent no requests.
@@ -112,6 +114,11 @@ impl Window {
     /// Whether that is because the client paused.
     fn has_no_demand(&self) -> bool {
         self.is_missed() && self.took_ns - self.paused_ns <= WINDOW_NS
+    }
+
+    /// Whether it was missed although this fit says that it need not have been.
+    pub fn is_avoidable(&self, fit: Fit) -> bool {
+        self.is_missed() && !self.has_no_demand() && fit == Fit::Fits
     }
 }
 
@@ -158,6 +165,7 @@ impl Cutter {
         let paused_ns = |began, end| self.pauses.map_or(0, |pauses| pauses.pauses(end) - pauses.pauses(began));
         let cut = counted.map(|(number, (&began, end))| Window {
             number,
+            begun_ns: began,
             took_ns: end - began,
             paused_ns: paused_ns(began, end),
         });
@@ -282,7 +290,10 @@ mod tests {
             (missed, 1, Fit::Fits),
             (met, 1, Fit::Fits),
         ] {
-            counts.count(&Window { number: 0, took_ns, paused_ns }, fit);
+            let window = Window { number: 0, begun_ns: 0, took_ns, paused_ns };
+            let before = counts.avoidable;
+            counts.count(&window, fit);
+            assert_eq!(counts.avoidable > before, window.is_avoidable(fit));
         }
         let expected =
             Counts { windows: 7, no_demand: 1, fundamental: 2, avoidable: 1, marginal: 1, expected: 3, near: 2 };

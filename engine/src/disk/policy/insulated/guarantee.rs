@@ -16,9 +16,9 @@
 //! - Released time extends the slices of tenants with guarantees until they reach their goals, in the same round and in
 //!   the next two. Tenants that are behind come first in the round ([`Class`]), in random order, so that the slack does
 //!   not always run out before the same tenant.
-//! - Released time that is unused after two rounds ([`Slack`]) is divided among all tenants by share in the next round.
-//!   A slice does not end early within this part, and the part is not released again. So a round is as long as without
-//!   guarantees, and the disk switches no more often.
+//! - At most one round of released time is kept from one round to the next, for two rounds ([`Slack`]). The rest is
+//!   divided among all tenants by share in the next round. A slice does not end early within this part, and the part is
+//!   not released again. So a round is as long as without guarantees, and the disk switches no more often.
 //!
 //! A tenant has its share of each round, except the time that it released. The time of its requests is not predicted: a
 //! reservation below the share would be too short when the tenant loses locality.
@@ -257,9 +257,13 @@ impl Rounds {
         Rounds { guarantees: 0, slack: Slack::default(), spare_ns: 0, dice: Dice::new(seed) }
     }
 
-    /// A round begins. At most another round is divided in it.
+    /// A round begins. At most another round is divided in it, and at most one round of slack is kept: a tenant that
+    /// comes first in a round and last in the next waits for both rounds and for all of this.
     pub(super) fn begin(&mut self, round_ns: Nanos) {
-        self.spare_ns = self.slack.age().min(round_ns);
+        let old_ns = self.slack.age();
+        let excess_ns = self.slack.total().saturating_sub(round_ns);
+        self.slack.take(excess_ns);
+        self.spare_ns = (old_ns + excess_ns).min(round_ns);
     }
 
     /// What a slice of `length` in a round of `round_ns` has of the time that is divided by share.
@@ -284,4 +288,26 @@ impl Rounds {
 /// When a slice with a guarantee may end early: its goal, and its part of the time that is divided by share.
 pub(super) fn enough(bytes: u64, spare_ns: Nanos) -> Enough {
     Enough { bytes, ns: spare_ns, requests: 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_rounds_of_released_time_are_outstanding_at_most_and_none_is_lost() {
+        const ROUND_NS: Nanos = 1000;
+        for released_ns in [100, 400, 600, 800, 1000] {
+            let (mut rounds, mut divided_ns) = (Rounds::new(1), 0);
+            for _ in 0..20 {
+                rounds.begin(ROUND_NS);
+                let outstanding_ns = rounds.slack.total() + rounds.spare_ns;
+                assert!(outstanding_ns <= 2 * ROUND_NS, "{outstanding_ns} of {released_ns} a round");
+                divided_ns += rounds.spare_ns;
+                rounds.slack.release(released_ns);
+            }
+            assert_eq!(divided_ns + rounds.slack.total(), 20 * released_ns);
+            assert_eq!(rounds.spare_ns, released_ns, "a round is as long as without guarantees");
+        }
+    }
 }
