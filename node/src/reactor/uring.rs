@@ -42,6 +42,7 @@ use self::files::{Files, Target};
 use self::pinned::Pinned;
 use self::provided::{GROUP, Provided};
 use self::ring::Ring;
+use super::buffers::BUFFER_BYTES;
 use super::errors::{Failure, FailureLog};
 use super::gather::{Gather, Gathers, Receiving};
 use super::request::{Progress, Request};
@@ -192,10 +193,10 @@ impl Uring {
         self.queued = true;
     }
 
-    fn push_receive(&mut self, conn: ConnId) {
+    fn push_receive(&mut self, conn: ConnId, most: usize) {
         let entry = {
             let target = self.socket(conn).target;
-            let entry = opcode::Recv::new(target.fd, std::ptr::null_mut(), 0).buf_group(GROUP).build();
+            let entry = opcode::Recv::new(target.fd, std::ptr::null_mut(), most as u32).buf_group(GROUP).build();
             entry.flags(target.flags | squeue::Flags::BUFFER_SELECT)
         };
         self.push(entry.user_data(Tag::Receive.with(conn.0)));
@@ -262,18 +263,20 @@ impl Uring {
         let closing = self.socket(conn).closing;
         match (receiving, answer) {
             _ if closing => self.close_if_idle(conn),
-            (Some(Receiving::Pooled), n) if n > 0 => {
+            (Some(Receiving::Pooled(_)), n) if n > 0 => {
                 let buffer = buffer.expect("bytes received into the pool are in a buffer");
                 completions.push(Completion::Received { conn, buffer, len: n as usize });
                 return;
             }
             // Buffers may have been returned since the kernel found none.
-            (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS && self.provided.some_free() => self.receive(conn),
-            (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS => {
+            (Some(Receiving::Pooled(most)), n) if n == -libc::ENOBUFS && self.provided.some_free() => {
+                self.receive_most(conn, most);
+            }
+            (Some(Receiving::Pooled(_)), n) if n == -libc::ENOBUFS => {
                 self.socket(conn).receiving = Some(Receiving::Starved);
                 self.starved.push(conn);
             }
-            (Some(Receiving::Pooled), n) if is_transient(n) => self.receive(conn),
+            (Some(Receiving::Pooled(most)), n) if is_transient(n) => self.receive_most(conn, most),
             (Some(Receiving::Direct(gather)), n) if is_transient(n) => self.push_receive_into(conn, gather),
             (Some(Receiving::Direct(gather)), n) => {
                 self.gathers.give_back(gather);
@@ -421,10 +424,10 @@ impl Reactor for Uring {
         Ok(())
     }
 
-    fn receive(&mut self, conn: ConnId) {
-        let old = self.socket(conn).receiving.replace(Receiving::Pooled);
+    fn receive_most(&mut self, conn: ConnId, bytes: usize) {
+        let old = self.socket(conn).receiving.replace(Receiving::Pooled(bytes));
         assert!(old.is_none(), "one receive at a time");
-        self.push_receive(conn);
+        self.push_receive(conn, bytes);
     }
 
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>) {
@@ -489,8 +492,8 @@ impl Reactor for Uring {
         // All of them are tried again: only the kernel knows which one has bytes.
         for at in 0..self.starved.len() {
             let conn = self.starved[at];
-            self.socket(conn).receiving = Some(Receiving::Pooled);
-            self.push_receive(conn);
+            self.socket(conn).receiving = Some(Receiving::Pooled(BUFFER_BYTES));
+            self.push_receive(conn, BUFFER_BYTES);
         }
         self.starved.clear();
     }
