@@ -54,9 +54,14 @@ impl Behind {
         }
     }
 
+    /// A sequence that has a full request.
+    fn full(&self) -> Option<usize> {
+        self.sequences.iter().position(|sequence| sequence.end - sequence.start >= REQUEST_BYTES)
+    }
+
     /// The first byte of a full request, which counts as considered from now on.
     fn take_full(&mut self) -> Option<u64> {
-        let full = self.sequences.iter_mut().find(|sequence| sequence.end - sequence.start >= REQUEST_BYTES)?;
+        let full = &mut self.sequences[self.full()?];
         full.start += REQUEST_BYTES;
         Some(full.start - REQUEST_BYTES)
     }
@@ -72,7 +77,8 @@ impl Volumes {
 
     /// Writes full requests of sequences, as long as few enough write-backs are in flight.
     pub(crate) fn write_behind(&mut self, volume: VolumeId) {
-        while self.volume(volume).writebacks < WRITEBACKS_MAX {
+        // A completion continues here if all write-backs are in flight.
+        while self.volume(volume).behind.full().is_some() && self.volume(volume).writebacks < WRITEBACKS_MAX {
             if self.work.is_spent() {
                 // The rest follows in a later quantum of the tenant.
                 return self.poke(volume);
@@ -91,6 +97,9 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{ConnId, TenantId};
+    use crate::spec::{TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::volume::rig::Rig;
 
     const PIECE: u64 = REQUEST_BYTES / 4;
 
@@ -103,6 +112,38 @@ mod tests {
             full.extend(behind.take_full());
         }
         assert_eq!(full, [3 * PIECE, 7 * PIECE]);
+    }
+
+    #[test]
+    fn a_full_request_is_sent_at_once_to_another_server_and_waits_for_a_disk() {
+        let (there, far, conn) = (VolumeId(1), TenantId(1), ConnId(2));
+        let mut rig = Rig::new();
+        rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
+        let upstream = UpstreamSpec {
+            name: "db".into(),
+            client: "gateway".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: crate::units::SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+        };
+        rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(there, far, 4 * REQUEST_BYTES) });
+        rig.attach(conn, there);
+        let waiting = |rig: &Rig| rig.volumes.route.upstream(there).unwrap().stats().waiting;
+        // There is no session: requests of the volume wait.
+        let before = waiting(&rig);
+        for at in 0..3 {
+            rig.write_as(conn, at, 0, at * PIECE, PIECE, 7);
+            rig.write(at, 0, at * PIECE, PIECE, 7);
+        }
+        assert_eq!((waiting(&rig), rig.device.len()), (before, 0));
+        rig.write_as(conn, 3, 0, 3 * PIECE, PIECE, 7);
+        rig.write(3, 0, 3 * PIECE, PIECE, 7);
+        assert_eq!((waiting(&rig), rig.device.len()), (before + 1, 0));
+        assert_eq!(rig.volumes.cache.dirty_blocks(there), 0, "all of it is on its way");
     }
 
     #[test]
