@@ -41,6 +41,9 @@ const REGION_BLOCKS: u64 = 1024;
 /// so the counts are exact for volumes of up to 4 GiB, and for a working set that spans as much of a larger one.
 const REGIONS: usize = 1024;
 
+/// Neighbouring blocks that the index keeps together: as many as one probe of the table compares.
+const INDEX_GROUP: u64 = 16;
+
 fn region(number: u64) -> usize {
     (number / REGION_BLOCKS) as usize % REGIONS
 }
@@ -187,7 +190,7 @@ impl Cache {
     }
 
     fn hash(&self, volume: VolumeId, number: u64) -> u64 {
-        self.hasher.hash_one((volume.0, number))
+        hash(&self.hasher, volume, number)
     }
 
     /// The block, if it is cached or being read.
@@ -225,7 +228,7 @@ impl Cache {
         let (blocks, hasher) = (&self.blocks, &self.hasher);
         self.index.insert_unique(hash, id, |&id| {
             let block = &blocks[id as usize];
-            hasher.hash_one((block.volume.0, block.number))
+            self::hash(hasher, block.volume, block.number)
         });
         let volume = &mut self.volumes[volume];
         volume.all.push_back(&mut self.blocks, id);
@@ -380,6 +383,14 @@ impl Cache {
             partition.stirred = true;
         }
     }
+}
+
+/// The place of a block in the index: neighbours follow one another, so that requests for many blocks in a row find
+/// sixteen of them in the same few lines of the processor's cache. The table takes its tag from the topmost seven bits,
+/// which therefore differ too.
+fn hash(hasher: &FixedState, volume: VolumeId, number: u64) -> u64 {
+    let group = hasher.hash_one((volume.0, number / INDEX_GROUP));
+    group.wrapping_add((number % INDEX_GROUP) * (1 << 57 | 1))
 }
 
 /// Milliseconds from `since_ms` (wrapping) to `now`.

@@ -202,6 +202,21 @@ impl Replies {
         if let State::Data(_, left) = self.state { left } else { 0 }
     }
 
+    /// Bytes of headers that come before the next data, if the next reply is one that has data.
+    pub fn head_bytes(&self) -> usize {
+        match self.state {
+            State::Fields(_, bytes) => bytes - self.have,
+            State::Head | State::Data(..) | State::Extents(..) | State::Skip(..) | State::End(_) => {
+                let bytes = match self.form {
+                    Form::Simple => 16,
+                    Form::Structured => 20 + 8,
+                    Form::Extended => 32 + 8,
+                };
+                if matches!(self.state, State::Head) { bytes - self.have } else { bytes }
+            }
+        }
+    }
+
     /// The caller has taken `bytes` of data.
     pub fn took(&mut self, bytes: u64) {
         let State::Data(chunk, left) = self.state else { panic!("no data is due") };

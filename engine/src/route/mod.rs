@@ -229,6 +229,11 @@ impl Route {
         }
     }
 
+    /// Whether a volume is on another server.
+    pub(crate) fn is_elsewhere(&self, volume: VolumeId) -> bool {
+        self.upstreams.contains(volume)
+    }
+
     /// Longest run of clean blocks of a volume that is rewritten, in blocks.
     pub(crate) fn gap_blocks_max(&self, volume: VolumeId) -> u64 {
         if self.upstreams.contains(volume) { 0 } else { self.disk.gap_blocks_max() }

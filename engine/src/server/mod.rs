@@ -161,6 +161,11 @@ impl Server {
         self.volumes.route.upstream(volume).into_iter().flat_map(move |upstream| upstream.data(link))
     }
 
+    /// How many bytes to receive while there is no such place, if there is a limit: see [`Upstream::head_bytes`].
+    pub fn upstream_head_bytes(&self, volume: VolumeId, link: LinkId, data_bytes_min: u64) -> Option<usize> {
+        self.volumes.route.upstream(volume)?.head_bytes(link, data_bytes_min)
+    }
+
     /// How many bytes of the last [`Received`](crate::upstream::Event::Received) of a volume were taken.
     pub fn upstream_taken(&self, volume: VolumeId) -> usize {
         self.volumes.route.upstream(volume).map_or(0, Upstream::taken)

@@ -40,6 +40,9 @@ pub(super) struct Link {
     /// Bytes of an answer of the handshake that is not complete.
     pub(super) stash: Vec<u8>,
     pub(super) outstanding: u32,
+    /// Bytes that the outstanding ones read, and the last one that was sent.
+    pub(super) reading: u64,
+    pub(super) last_read: u64,
     /// Requests were sent on it.
     pub(super) used: bool,
 }

@@ -355,6 +355,18 @@ impl Upstream {
         self.requests.segments(slot, at, left)
     }
 
+    /// How many bytes to receive while [`Upstream::data`] has nothing: the header of a reply, if the replies that are
+    /// due on the connection bring `data_bytes_min` or more on average; if none is due, if the last one did. Their data
+    /// is then received into its frames from the first byte on. Otherwise as many as possible, which saves system
+    /// calls.
+    pub fn head_bytes(&self, link: LinkId, data_bytes_min: u64) -> Option<usize> {
+        let link = &self.links[link.0 as usize];
+        let (bytes, replies) =
+            if link.outstanding > 0 { (link.reading, link.outstanding) } else { (link.last_read, 1) };
+        let is_large = bytes >= u64::from(replies) * data_bytes_min;
+        (is_large && matches!(link.state, State::Open)).then(|| link.replies.head_bytes())
+    }
+
     /// How many bytes of the last [`Event::Received`] were taken.
     pub fn taken(&self) -> usize {
         self.taken

@@ -336,6 +336,8 @@ impl Upstream {
         self.requests.sent.push(id);
         let link = &mut self.links[at];
         link.outstanding += 1;
+        link.last_read = if command == command::READ { part } else { 0 };
+        link.reading += link.last_read;
         link.used = true;
         if link.stream.is_drained() {
             self.actions.push_back(Action::Ask(Request::Send(LinkId(at as u32))));
@@ -362,7 +364,9 @@ impl Upstream {
                 return Err(Loss::Content("parts of a read are missing"));
             }
         }
-        self.links[slot.link].outstanding -= 1;
+        let link = &mut self.links[slot.link];
+        link.outstanding -= 1;
+        link.reading -= if slot.kind() == Kind::Read { slot.part } else { 0 };
         let took_ns = self.now - slot.sent_at;
         self.round_trip_ns =
             if self.round_trip_ns == 0 { took_ns } else { self.round_trip_ns - self.round_trip_ns / 8 + took_ns / 8 };

@@ -324,6 +324,35 @@ fn what_was_written_is_read() {
 }
 
 #[test]
+fn the_data_of_large_reads_is_received_into_its_frames_from_the_first_byte_on() {
+    let (link, large) = (LinkId(0), 4 * BLOCK);
+    let mut rig = Rig::new(OURS, 1);
+    let head = |rig: &Rig| rig.upstream.head_bytes(link, large);
+    assert_eq!(head(&rig), None, "nothing was read before");
+    rig.submit(Op::Read, 0, 2 * BLOCK, 1);
+    assert_eq!(head(&rig), None, "many short replies are received together");
+    rig.submit(Op::Read, 8 * BLOCK, 8 * BLOCK, 1);
+    assert_eq!(head(&rig), Some(40), "five blocks on average");
+    rig.write(100, 3);
+    assert_eq!(head(&rig), None, "less, with the reply to a write");
+    rig.answer(Kind::Write);
+    let of = Of { form: Form::Extended, cookie: rig.requests[1].1.cookie, offset: 8 * BLOCK };
+    let reply = Head::data_chunk(of, true, 8 * BLOCK, 8 * BLOCK);
+    let (first, rest) = reply.bytes().split_at(33);
+    rig.receive(link, first);
+    assert_eq!((head(&rig), rest.len()), (Some(7), 7));
+    rig.receive(link, rest);
+    assert_eq!(rig.upstream.data(link).map(|segment| u64::from(segment.len)).sum::<u64>(), 8 * BLOCK);
+    rig.receive(link, &[5; 8 * BLOCK as usize]);
+    rig.requests.remove(1);
+    rig.answer(Kind::Read);
+    assert_eq!((rig.news().len(), head(&rig)), (3, None), "the last request was a write");
+    rig.submit(Op::Read, 8 * BLOCK, 8 * BLOCK, 1);
+    rig.answer(Kind::Read);
+    assert_eq!(head(&rig), Some(40), "one that is like the last one");
+}
+
+#[test]
 fn overlapping_requests_are_not_outstanding_together_and_a_flush_follows_the_replies_that_it_covers() {
     let mut rig = Rig::new(OURS, 2);
     rig.write(0, 1);

@@ -11,6 +11,7 @@
 //! [`Volumes`] is the machine of this layer. It calls the layers below, and writes what it wants of those above as
 //! [`Effect`]s, in order.
 
+mod behind;
 mod bucket;
 mod ceilings;
 mod client;
@@ -36,6 +37,7 @@ mod write;
 mod writeback;
 
 pub(crate) use crate::nbd::Kind;
+pub(crate) use behind::Behind;
 pub(crate) use ceilings::Throttle;
 #[cfg(test)]
 pub(crate) use client::REQUESTS_PER_TENANT;
@@ -151,6 +153,8 @@ pub(crate) struct Volume {
     pub(crate) hurried: bool,
     /// The rate at which dirty data is written.
     pub(crate) pace: Pace,
+    /// Sequential writes, if the volume is on another server.
+    pub(crate) behind: Behind,
     /// All device requests that are queued or in the device.
     pub(crate) device_requests: u32,
     /// Failed write-backs are not retried in the background before this time.
@@ -198,6 +202,7 @@ impl Volume {
             writebacks: 0,
             hurried: false,
             pace: Pace::default(),
+            behind: Behind::default(),
             device_requests: 0,
             retry_at: 0,
             write_error: Errno::Io,

@@ -300,6 +300,8 @@ impl Volumes {
             // The device did not zero its part (with FAST_ZERO it may have refused): the ends are not zeroed either.
             return self.piece_written(piece);
         }
+        let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
+        self.note_written(volume, start, end);
         let blocks = self.pieces[piece].blocks();
         self.work.step(WRITE_UNITS * blocks as u32);
         // One more than the blocks, so that the piece is not done before its last block has begun.

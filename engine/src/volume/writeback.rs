@@ -7,6 +7,8 @@
 //! - the oldest block is 5 s old by its tenant's clock (`disk/own.rs`);
 //! - the oldest block is 3.75 s old and the pace asks for a batch (`pace.rs`): most blocks are written for this reason.
 //!
+//! Full requests of sequential writes to another server are written at once (`behind.rs`).
+//!
 //! Durable writes (`write.rs`) and range operations (`range.rs`) start write-backs of their own.
 
 use crate::cache::{Reach, Wanted};
@@ -56,6 +58,7 @@ impl Volumes {
         let Some(state) = self.table.get_mut(volume) else { return };
         state.poked = false;
         self.write_back(volume);
+        self.write_behind(volume);
         self.flush_on(volume);
         self.ranges_on(volume);
         self.clear_on(volume);

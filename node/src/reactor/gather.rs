@@ -96,8 +96,8 @@ impl Gather {
 
 /// A requested receive: in the kernel, or to be tried when the socket has bytes.
 pub enum Receiving {
-    /// Into a buffer of the pool.
-    Pooled,
+    /// Into a buffer of the pool, this many bytes at most.
+    Pooled(usize),
     /// Waiting for a free buffer.
     Starved,
     /// Into frames.

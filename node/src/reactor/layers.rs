@@ -450,8 +450,8 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.open_socket(conn, socket)
     }
 
-    fn receive(&mut self, conn: ConnId) {
-        self.below.receive(conn);
+    fn receive_most(&mut self, conn: ConnId, bytes: usize) {
+        self.below.receive_most(conn, bytes);
     }
 
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>) {

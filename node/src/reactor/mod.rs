@@ -44,6 +44,7 @@ use engine::units::{Nanos, SECOND};
 
 use crate::frames::Chunk;
 
+use buffers::BUFFER_BYTES;
 pub use buffers::{BUFFERS, BufferId};
 pub use late::BOUNDS_NS;
 pub use layers::{FaultState, LayerCommand, LayerReport, LayerView, Layers, Place, Stack};
@@ -186,7 +187,12 @@ pub trait Reactor {
     fn open_socket(&mut self, conn: ConnId, socket: OwnedFd) -> io::Result<()>;
 
     /// Receives into a buffer of the pool.
-    fn receive(&mut self, conn: ConnId);
+    fn receive(&mut self, conn: ConnId) {
+        self.receive_most(conn, BUFFER_BYTES);
+    }
+
+    /// The same, but usually at most `bytes` bytes: what follows is to be received into frames.
+    fn receive_most(&mut self, conn: ConnId, bytes: usize);
 
     /// Receives into these segments, preferably with one completion for all of them.
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>);

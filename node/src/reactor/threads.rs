@@ -138,19 +138,19 @@ impl Threads {
         }
         if socket.readable {
             match socket.receiving {
-                Some(Receiving::Pooled) => self.try_receive(conn),
+                Some(Receiving::Pooled(most)) => self.try_receive(conn, most),
                 Some(Receiving::Direct(_)) => self.try_receive_into(conn),
                 Some(Receiving::Starved) | None => {}
             }
         }
     }
 
-    fn try_receive(&mut self, conn: ConnId) {
+    fn try_receive(&mut self, conn: ConnId, most: usize) {
         let Some(&buffer) = self.free_buffers.last() else {
             self.socket(conn).receiving = Some(Receiving::Starved);
             return self.starved.push(conn);
         };
-        let mut entry = libc::iovec { iov_base: self.buffers.address(buffer).cast(), iov_len: BUFFER_BYTES };
+        let mut entry = libc::iovec { iov_base: self.buffers.address(buffer).cast(), iov_len: most.min(BUFFER_BYTES) };
         // SAFETY: a msghdr is plain data for which all zeros means "nothing".
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (&mut entry, 1);
@@ -279,8 +279,8 @@ impl Reactor for Threads {
         Ok(())
     }
 
-    fn receive(&mut self, conn: ConnId) {
-        let old = self.socket(conn).receiving.replace(Receiving::Pooled);
+    fn receive_most(&mut self, conn: ConnId, bytes: usize) {
+        let old = self.socket(conn).receiving.replace(Receiving::Pooled(bytes));
         assert!(old.is_none(), "one receive at a time");
         self.try_soon(conn);
     }
@@ -322,7 +322,7 @@ impl Reactor for Threads {
         self.free_buffers.push(buffer);
         for at in 0..self.starved.len() {
             let conn = self.starved[at];
-            self.socket(conn).receiving = Some(Receiving::Pooled);
+            self.socket(conn).receiving = Some(Receiving::Pooled(BUFFER_BYTES));
             self.try_soon(conn);
         }
         self.starved.clear();

@@ -21,6 +21,7 @@
 
 mod files;
 mod pinned;
+mod polling;
 mod provided;
 mod ring;
 #[cfg(test)]
@@ -40,8 +41,10 @@ use io_uring::{cqueue, opcode, squeue};
 
 use self::files::{Files, Target};
 use self::pinned::Pinned;
+use self::polling::Polling;
 use self::provided::{GROUP, Provided};
 use self::ring::Ring;
+use super::buffers::BUFFER_BYTES;
 use super::errors::{Failure, FailureLog};
 use super::gather::{Gather, Gathers, Receiving};
 use super::request::{Progress, Request};
@@ -53,8 +56,12 @@ use crate::frames::{Chunk, FrameMemory};
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 /// How long the remainder of a payload is polled for before a receive is submitted to the ring: the time that a
-/// sleeping virtual processor takes to wake up (30 to 50 µs), so that polling never costs more than it saves.
+/// sleeping virtual processor takes to wake up (30 to 50 µs), so that polling never costs more than it saves. Whether
+/// it is polled for: [`Polling`].
 const LOOK_NS: Nanos = 50_000;
+
+/// A yield that takes longer than this has switched to another thread: without that, it takes less than 1 µs.
+const SWITCH_NS: Nanos = 4_000;
 
 /// Copying a reply of this many bytes takes longer (10 µs) than the system call that submits the queued device
 /// requests.
@@ -101,6 +108,7 @@ struct Socket {
     receiving: Option<Receiving>,
     sending: Option<Box<Gather>>,
     closing: bool,
+    polling: Polling,
 }
 
 /// See the module.
@@ -192,10 +200,10 @@ impl Uring {
         self.queued = true;
     }
 
-    fn push_receive(&mut self, conn: ConnId) {
+    fn push_receive(&mut self, conn: ConnId, most: usize) {
         let entry = {
             let target = self.socket(conn).target;
-            let entry = opcode::Recv::new(target.fd, std::ptr::null_mut(), 0).buf_group(GROUP).build();
+            let entry = opcode::Recv::new(target.fd, std::ptr::null_mut(), most as u32).buf_group(GROUP).build();
             entry.flags(target.flags | squeue::Flags::BUFFER_SELECT)
         };
         self.push(entry.user_data(Tag::Receive.with(conn.0)));
@@ -262,18 +270,20 @@ impl Uring {
         let closing = self.socket(conn).closing;
         match (receiving, answer) {
             _ if closing => self.close_if_idle(conn),
-            (Some(Receiving::Pooled), n) if n > 0 => {
+            (Some(Receiving::Pooled(_)), n) if n > 0 => {
                 let buffer = buffer.expect("bytes received into the pool are in a buffer");
                 completions.push(Completion::Received { conn, buffer, len: n as usize });
                 return;
             }
             // Buffers may have been returned since the kernel found none.
-            (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS && self.provided.some_free() => self.receive(conn),
-            (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS => {
+            (Some(Receiving::Pooled(most)), n) if n == -libc::ENOBUFS && self.provided.some_free() => {
+                self.receive_most(conn, most);
+            }
+            (Some(Receiving::Pooled(_)), n) if n == -libc::ENOBUFS => {
                 self.socket(conn).receiving = Some(Receiving::Starved);
                 self.starved.push(conn);
             }
-            (Some(Receiving::Pooled), n) if is_transient(n) => self.receive(conn),
+            (Some(Receiving::Pooled(most)), n) if is_transient(n) => self.receive_most(conn, most),
             (Some(Receiving::Direct(gather)), n) if is_transient(n) => self.push_receive_into(conn, gather),
             (Some(Receiving::Direct(gather)), n) => {
                 self.gathers.give_back(gather);
@@ -348,13 +358,20 @@ impl Uring {
             let socket = self.sockets[conn.0 as usize].as_mut().expect("a socket that is looked at is open");
             let Some(Receiving::Direct(mut gather)) = socket.receiving.take() else { unreachable!("it is looked for") };
             match transfer(&socket.fd, gather.message(), Direction::In) {
-                Transfer::Later if clock() < until => {
+                Transfer::Later if until > 0 && clock() < until => {
                     socket.receiving = Some(Receiving::Direct(gather));
+                    socket.polling.waits = true;
                     at += 1;
                     continue;
                 }
-                Transfer::Later => self.push_receive_into(conn, gather),
+                Transfer::Later => {
+                    if until > 0 {
+                        socket.polling.ends(false);
+                    }
+                    self.push_receive_into(conn, gather);
+                }
                 Transfer::Bytes(bytes) => {
+                    socket.polling.ends(true);
                     self.gathers.give_back(gather);
                     self.ready.push(Completion::Filled { conn, bytes });
                 }
@@ -367,7 +384,12 @@ impl Uring {
         }
         if self.ready.is_empty() && !self.looking.is_empty() {
             // The sender may need this processor.
+            let before = clock();
             std::thread::yield_now();
+            if clock() - before >= SWITCH_NS {
+                // Another thread has run here: the processor does not go to sleep, so polling saves nothing.
+                self.looking.iter_mut().for_each(|(_, until)| *until = 0);
+            }
         }
     }
 
@@ -415,23 +437,25 @@ impl Reactor for Uring {
 
     fn open_socket(&mut self, conn: ConnId, fd: OwnedFd) -> io::Result<()> {
         let target = self.files.register(&self.ring, fd.as_raw_fd());
-        let socket = Socket { fd, target, receiving: None, sending: None, closing: false };
+        let socket = Socket { fd, target, receiving: None, sending: None, closing: false, polling: Polling::default() };
         let old = slot(&mut self.sockets, conn.0).replace(socket);
         assert!(old.is_none(), "a slot is used again only after its socket was closed");
         Ok(())
     }
 
-    fn receive(&mut self, conn: ConnId) {
-        let old = self.socket(conn).receiving.replace(Receiving::Pooled);
+    fn receive_most(&mut self, conn: ConnId, bytes: usize) {
+        let old = self.socket(conn).receiving.replace(Receiving::Pooled(bytes));
         assert!(old.is_none(), "one receive at a time");
-        self.push_receive(conn);
+        self.push_receive(conn, bytes);
     }
 
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>) {
         assert!(self.socket(conn).receiving.is_none(), "one receive at a time");
         let gather = self.gathers.incoming(&self.memory, segments);
-        self.socket(conn).receiving = Some(Receiving::Direct(gather));
-        self.looking.push((conn, clock() + LOOK_NS));
+        let socket = self.socket(conn);
+        socket.receiving = Some(Receiving::Direct(gather));
+        let until = if socket.polling.begins() { clock() + LOOK_NS } else { 0 };
+        self.looking.push((conn, until));
     }
 
     fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64 {
@@ -489,8 +513,8 @@ impl Reactor for Uring {
         // All of them are tried again: only the kernel knows which one has bytes.
         for at in 0..self.starved.len() {
             let conn = self.starved[at];
-            self.socket(conn).receiving = Some(Receiving::Pooled);
-            self.push_receive(conn);
+            self.socket(conn).receiving = Some(Receiving::Pooled(BUFFER_BYTES));
+            self.push_receive(conn, BUFFER_BYTES);
         }
         self.starved.clear();
     }

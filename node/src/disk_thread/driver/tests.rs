@@ -88,7 +88,7 @@ impl Reactor for Script {
         Ok(())
     }
 
-    fn receive(&mut self, conn: ConnId) {
+    fn receive_most(&mut self, conn: ConnId, _: usize) {
         self.receiving[conn.0 as usize] = true;
         self.deliver(conn.0 as usize);
     }

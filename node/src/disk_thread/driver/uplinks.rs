@@ -255,9 +255,11 @@ impl<R: Reactor> Driver<R> {
         let (volume, link) = (uplink.volume, uplink.link);
         let data: u64 = self.server.upstream_data(volume, link).map(|segment| u64::from(segment.len)).sum();
         if data >= DIRECT_BYTES_MIN {
-            self.reactor.receive_into(conn, self.server.upstream_data(volume, link));
-        } else {
-            self.reactor.receive(conn);
+            return self.reactor.receive_into(conn, self.server.upstream_data(volume, link));
+        }
+        match self.server.upstream_head_bytes(volume, link, DIRECT_BYTES_MIN).filter(|_| data == 0) {
+            Some(bytes) => self.reactor.receive_most(conn, bytes),
+            None => self.reactor.receive(conn),
         }
     }
 

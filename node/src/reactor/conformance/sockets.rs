@@ -11,6 +11,7 @@ const CONN: ConnId = ConnId(2);
 suite![
     bytes_arrive,
     bytes_that_were_there_before_count,
+    no_more_than_is_wanted_arrives,
     segments_are_filled_in_order,
     a_peer_that_vanishes_while_segments_are_filled,
     headers_and_frames_are_gathered,
@@ -47,6 +48,15 @@ fn bytes_that_were_there_before_count<R: Reactor>(mut rig: Rig<R>) {
     drop(peer);
     rig.reactor.receive(CONN);
     rig.wait_for(|c| (*c == Completion::ReceiveEnded { conn: CONN }).then_some(()));
+}
+
+fn no_more_than_is_wanted_arrives<R: Reactor>(mut rig: Rig<R>) {
+    let mut peer = rig.connect(CONN);
+    peer.write_all(b"headpayload").unwrap();
+    rig.reactor.receive_most(CONN, 4);
+    assert_eq!(rig.wait_received(CONN), b"head");
+    rig.reactor.receive_most(CONN, 100);
+    assert_eq!(rig.wait_received(CONN), b"payload");
 }
 
 fn fill<R: Reactor>(rig: &mut Rig<R>, segments: &[Segment]) -> Option<u64> {
