@@ -61,10 +61,14 @@ pub(crate) struct Facts {
     pub(crate) decided: Option<(Decision, Nanos)>,
     /// Its mean loss per slice; `None` if unknown.
     pub(crate) loss_ns: Option<Nanos>,
+    /// Its slices; 0 if there are none.
+    pub(crate) slice_ns: Nanos,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
-    /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
+    /// Standalone-equivalent time of its disk work until its last slice ended, and when that was.
     pub(crate) useful_ns: Nanos,
+    pub(crate) ended: Nanos,
+    /// Time in which it wanted the disk, so far.
     pub(crate) wanted_ns: Nanos,
 }
 

@@ -224,10 +224,12 @@ impl Planner {
 
     /// Compares what the tenants get with what the plan expects.
     fn measure(&mut self, survey: &Survey) {
-        let Some(split) = &survey.split else { return };
-        for (at, facts) in survey.tenants.iter().enumerate() {
+        if survey.split.is_none() {
+            return;
+        }
+        for (facts, &weight) in survey.tenants.iter().zip(&survey.weights) {
             if let Some(known) = self.known.get_mut(&facts.tenant) {
-                known.feedback.look(self.latest.now, facts, survey.weights[at], split.fates[at].planned);
+                known.feedback.look(self.latest.now, facts, weight);
             }
         }
     }
@@ -410,7 +412,9 @@ impl Planner {
             decided: None,
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
+            slice_ns: 0,
             useful_ns: 0,
+            ended: 0,
             wanted_ns: 0,
         }
     }

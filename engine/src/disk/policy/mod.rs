@@ -138,6 +138,8 @@ pub struct TenantPlan {
     pub useful_ns: Nanos,
     /// By how much that may be off in each direction, because it is estimated from the profile; 0 where it is measured.
     pub uncertain_ns: Nanos,
+    /// When its last slice ended, and `useful_ns` then; `None` without slices.
+    pub ended: Option<(Nanos, Nanos)>,
     /// Number of its slices.
     pub slices: u64,
     /// What the context switches at their beginnings have cost.
