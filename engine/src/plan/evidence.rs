@@ -61,8 +61,9 @@ pub(crate) struct Facts {
     pub(crate) decided: Option<(Decision, Nanos)>,
     /// Its mean loss per slice; `None` if unknown.
     pub(crate) loss_ns: Option<Nanos>,
-    /// Its slices; 0 if there are none.
+    /// Its slices, and their number in a round; 0 if there are none.
     pub(crate) slice_ns: Nanos,
+    pub(crate) slices_per_round: u32,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
     /// Standalone-equivalent time of its disk work until its last slice ended, and when that was.
@@ -70,6 +71,13 @@ pub(crate) struct Facts {
     pub(crate) ended: Nanos,
     /// Time in which it wanted the disk, so far.
     pub(crate) wanted_ns: Nanos,
+}
+
+impl Facts {
+    /// The part of its slices that it does not lose, by its mean loss.
+    pub(crate) fn efficiency(&self) -> f64 {
+        (1.0 - self.loss_ns.unwrap_or(0) as f64 / self.slice_ns.max(1) as f64).max(0.0)
+    }
 }
 
 /// What was seen of a tenant in its turn.

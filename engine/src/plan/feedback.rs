@@ -63,9 +63,8 @@ impl Feedback {
         }
         self.since = Some(mark);
         if (wanted_ns - since.wanted_ns) as f64 >= WANTED * (now - since.now) as f64 {
-            let planned = 1.0 - facts.loss_ns.unwrap_or(0) as f64 / facts.slice_ns.max(1) as f64;
             let measured = useful_ns.saturating_sub(since.useful_ns) as f64 / (weight * past_ns as f64);
-            self.lacks = (self.lacks + GAIN * (planned - measured - self.lacks)).clamp(-EXCESS_MOST, MOST);
+            self.lacks = (self.lacks + GAIN * (facts.efficiency() - measured - self.lacks)).clamp(-EXCESS_MOST, MOST);
         }
     }
 
@@ -92,6 +91,7 @@ mod tests {
             loss_ns: Some(SECOND / 20),
             burst_ns: 0,
             slice_ns: SECOND,
+            slices_per_round: 1,
             useful_ns,
             ended,
             wanted_ns,

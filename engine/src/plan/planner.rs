@@ -345,6 +345,10 @@ impl Planner {
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
         let since = facts.decided.filter(|(before, _)| is_same(before)).map_or(now, |(_, since)| since);
         let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
+        // The round is planned as if each tenant had one slice in it. With several, a tenant loses more of them.
+        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
+        let several = (facts.slices_per_round > 1).then(|| (facts.efficiency() - shortfall).clamp(0.0, time));
+        let time = several.unwrap_or(time);
         Sizing {
             decision,
             since,
@@ -413,6 +417,7 @@ impl Planner {
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
             slice_ns: 0,
+            slices_per_round: 0,
             useful_ns: 0,
             ended: 0,
             wanted_ns: 0,

@@ -251,6 +251,7 @@ impl Server {
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
             slice_ns: plan.map_or(0, |plan| plan.slice_ns),
+            slices_per_round: plan.map_or(0, |plan| plan.slices_per_round),
             useful_ns,
             ended,
             wanted_ns,

@@ -126,8 +126,10 @@ impl Settings {
 /// The plan of a policy for a tenant, and the measurements that it rests on.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct TenantPlan {
-    /// Length of its slice in each round.
+    /// Length of its slices.
     pub slice_ns: Nanos,
+    /// Number of its slices in this round; 0 without slices.
+    pub slices_per_round: u32,
     /// Length of the round.
     pub round_ns: Nanos,
     /// Its recent mean loss per slice, to the switch, the drain and rounding.
