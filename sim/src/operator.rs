@@ -471,7 +471,7 @@ impl World {
         let owned_ns = snapshot.time.tenant_ns + snapshot.time.switch_ns;
         let plans = || snapshot.tenants.iter().filter_map(|tenant| tenant.plan);
         let overlap = |pair: &[Slice]| pair[0].ended > pair[1].begun;
-        let round: u64 = plans().map(|plan| u64::from(plan.slices_per_round)).sum();
+        let round: u64 = plans().map(|plan| u64::from(plan.parts)).sum();
         if snapshot.slices.windows(2).any(overlap) {
             Some("slices overlap")
         } else if snapshot.tenants.iter().map(|tenant| tenant.usage.owned_ns).sum::<u64>() > owned_ns {

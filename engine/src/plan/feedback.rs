@@ -11,8 +11,8 @@
 //! longer than another. The difference is not explained, but measured.
 //!
 //! A measurement lasts from the end of one slice of the tenant to the end of another, so it has whole rounds. From one
-//! time to another it would have a slice more or less: 0.1 of what a tenant gets in ten rounds. What exceeds the plan is
-//! remembered like what lacks, as most of both is due to slices that follow each other unevenly.
+//! time to another it would have a slice more or less: 0.1 of what a tenant gets in ten rounds. What exceeds the plan
+//! is remembered like what lacks, as most of both is due to slices that follow each other unevenly.
 
 use super::evidence::Facts;
 use crate::units::{Nanos, SECOND};
@@ -23,6 +23,8 @@ const WINDOW_NS: Nanos = 10 * SECOND;
 const WANTED: f64 = 0.98;
 /// Weight of a new measurement: three of them, half a minute, count for two thirds.
 const GAIN: f64 = 0.3;
+/// Windows that count for two thirds of the mean.
+const WINDOWS_KNOWN: u32 = 3;
 /// The largest shortfall that is believed: more is not a loss but a fault.
 const MOST: f64 = 0.3;
 /// The largest excess that is remembered: one long slice in a window. More is time that others did not use, and must
@@ -45,6 +47,8 @@ pub(super) struct Feedback {
     since: Option<Mark>,
     /// Mean of planned - measured.
     lacks: f64,
+    /// Number of windows in a row that were measured.
+    windows: u32,
 }
 
 impl Feedback {
@@ -63,9 +67,17 @@ impl Feedback {
         }
         self.since = Some(mark);
         if (wanted_ns - since.wanted_ns) as f64 >= WANTED * (now - since.now) as f64 {
+            self.windows = self.windows.saturating_add(1);
             let measured = useful_ns.saturating_sub(since.useful_ns) as f64 / (weight * past_ns as f64);
             self.lacks = (self.lacks + GAIN * (facts.efficiency() - measured - self.lacks)).clamp(-EXCESS_MOST, MOST);
+        } else {
+            self.windows = 0;
         }
+    }
+
+    /// Whether its R_time is known by measurement: it has wanted the disk all the time lately.
+    pub(super) fn is_measured(&self) -> bool {
+        self.windows >= WINDOWS_KNOWN
     }
 
     /// What the tenant lacks of its R_time.
@@ -91,7 +103,7 @@ mod tests {
             loss_ns: Some(SECOND / 20),
             burst_ns: 0,
             slice_ns: SECOND,
-            slices_per_round: 1,
+            parts: 1,
             useful_ns,
             ended,
             wanted_ns,

@@ -73,7 +73,8 @@ pub(crate) struct Habits {
     /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
-    /// Of its slices that have ended: standalone-equivalent time, number, cost of switches; and when the last one ended.
+    /// Of its slices that have ended: standalone-equivalent time, number, cost of switches; and when the last one
+    /// ended.
     useful_ns: Nanos,
     slices: u64,
     switches_ns: Nanos,

@@ -63,6 +63,11 @@ impl Question {
         [1.0, 0.5, RESERVE_LEAST].map(|part| self.keep + part * reserve)
     }
 
+    /// The target with the least reserve.
+    pub(super) fn aim_least(&self) -> f64 {
+        self.aims()[2]
+    }
+
     /// Candidate rounds, shortest first.
     fn rounds(&self) -> [f64; ROUNDS] {
         let mut rounds = [self.round_max_ns; ROUNDS];

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! - `unused_ns` of a tenant counts the slices that it did not take because it was idle, and the rest of those that it
-//!   gave up when it became idle; at most one slice. An interruption lasts no longer than that. So in any interval a
-//!   tenant gets its slices and at most one more, whatever its think times.
+//!   gave up when it became idle; at most its time in a round. An interruption lasts no longer than that. So in any
+//!   interval a tenant gets its slices and at most those of one more round, whatever its think times.
 //! - It interrupts if the wait that this saves is longer than what it pays. Otherwise, and when it cannot pay, it waits
 //!   for its slice. At the end of another tenant's slice only the switch counts.
 //! - Only requests that a client waits for interrupt: reads, and writes that a flush waits for.

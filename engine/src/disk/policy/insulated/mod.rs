@@ -7,8 +7,8 @@
 //! ```
 //!
 //! - The order of slices follows from where the tenants' data is (`order.rs`).
-//! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`). A tenant
-//!   that needs much less than its share of a round has several slices in it.
+//! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`). A
+//!   tenant that needs much less than its share of a round has several slices in it.
 //! - The overrun of a slice is subtracted from the tenant's next ones, and time left because the next request did not
 //!   fit is added: deficits, as in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the
 //!   successor.
@@ -536,20 +536,18 @@ impl Policy for Insulated {
     fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
         self.plan_anew(view);
         let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
-        let (slice_ns, loss_ns) = (self.length(id), meter.loss_ns().unwrap_or(self.settings.switch_ns));
+        let (slice_ns, parts) = (self.time(id), u64::from(tenant.parts));
+        let loss_ns = parts * meter.loss_ns().unwrap_or(self.settings.switch_ns);
         let needs = self.needs[id.0 as usize].filter(|needs| needs.active);
-        // A slice that has several parts is longer than R needs, even if its parts are too short for this round.
-        let most_ns = if tenant.parts > 1 { slice_ns } else { Nanos::MAX };
-        let need_ns = needs.and_then(|needs| needs.slice_ns).map(|need| need.min(most_ns));
         Some(TenantPlan {
             slice_ns,
-            slices_per_round: tenant.parts,
+            parts: tenant.parts,
             round_ns: self.round_ns,
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
-            need_ns,
+            need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
             ..TenantPlan::default()
         })

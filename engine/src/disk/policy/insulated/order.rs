@@ -34,7 +34,8 @@ pub(super) fn tour(tenants: impl Iterator<Item = (TenantId, Option<u64>)>, order
     order.extend(places[known..].iter().map(|&(_, id)| id));
 }
 
-/// Spreads the slices of a round: each tenant of the tour has `parts` of them, 1 to 4.
+/// Spreads the slices of a round: each tenant of the tour has `parts` of them, 1 to 4, or fewer where they would follow
+/// each other. If all have one, the order is the tour.
 pub(super) fn spread(tour: &[TenantId], parts: impl Fn(TenantId) -> u32, order: &mut Vec<TenantId>) {
     let slices = |(rank, &id): (usize, &TenantId)| {
         let parts = parts(id);
@@ -48,6 +49,9 @@ pub(super) fn spread(tour: &[TenantId], parts: impl Fn(TenantId) -> u32, order: 
     order.dedup();
     if order.len() > 1 && order.first() == order.last() {
         order.pop();
+    }
+    if order.len() == tour.len() {
+        order.copy_from_slice(tour);
     }
 }
 
@@ -74,6 +78,7 @@ mod tests {
     fn parts_of_one_tenant_never_follow_each_other() {
         assert_eq!(spreads(&[4]), [0]);
         assert_eq!(spreads(&[3, 1]), [0, 1]);
+        assert_eq!(spreads(&[1, 2]), [0, 1], "the tour");
         assert_eq!(spreads(&[2, 1, 1]), [0, 1, 2]);
     }
 
