@@ -121,6 +121,8 @@ mod tests {
         rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
         let upstream = UpstreamSpec {
             name: "db".into(),
+            size: 4 * REQUEST_BYTES,
+            volume: None,
             client: "gateway".into(),
             epoch: 0,
             connections: 1,
