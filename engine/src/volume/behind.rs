@@ -135,7 +135,8 @@ mod tests {
         rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(there, far, 4 * REQUEST_BYTES) });
         rig.attach(conn, there);
         let waiting = |rig: &Rig| rig.volumes.route.upstream(there).unwrap().stats().waiting;
-        // There is no session: requests of the volume wait.
+        // There was a session, and is none: requests of the volume wait.
+        rig.volumes.volume_mut(there).is_unreached = false;
         let before = waiting(&rig);
         for at in 0..3 {
             rig.write_as(conn, at, 0, at * PIECE, PIECE, 7);
