@@ -471,7 +471,7 @@ impl World {
         let owned_ns = snapshot.time.tenant_ns + snapshot.time.switch_ns;
         let plans = || snapshot.tenants.iter().filter_map(|tenant| tenant.plan);
         let overlap = |pair: &[Slice]| pair[0].ended > pair[1].begun;
-        let round: u64 = plans().map(|plan| u64::from(plan.parts)).sum();
+        let tenants = plans().count() as u64;
         if snapshot.slices.windows(2).any(overlap) {
             Some("slices overlap")
         } else if snapshot.tenants.iter().map(|tenant| tenant.usage.owned_ns).sum::<u64>() > owned_ns {
@@ -480,7 +480,7 @@ impl World {
             Some("more time was owned than has passed")
         } else if snapshot.time.stuck == 0 && !self.setup.changes_policy && snapshot.busy_ns > owned_ns {
             Some("the device worked for nobody")
-        } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * round) {
+        } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * tenants) {
             Some("somebody's turn never comes")
         } else if plans().any(|plan| !self.setup.changes_policy && plan.debt_ns > self.setup.config.round_max_ns) {
             // Otherwise its next slice would be due only after a long time.

@@ -290,7 +290,6 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         let mut plan = policy.plan(tenant, View { lanes, books, slices: slices.observed() })?;
         if self.has_slices {
             (plan.slices, plan.switches_ns, plan.useful_ns) = slices.of(now, tenant);
-            plan.ended = slices.ended(tenant);
         }
         Some(plan)
     }

@@ -61,24 +61,11 @@ pub(crate) struct Facts {
     pub(crate) decided: Option<(Decision, Nanos)>,
     /// Its mean loss per slice; `None` if unknown.
     pub(crate) loss_ns: Option<Nanos>,
-    /// Its disk time in each round, 0 without slices, and the number of slices in which it has that.
-    pub(crate) slice_ns: Nanos,
-    pub(crate) parts: u32,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
-    /// Standalone-equivalent time of its disk work until its last slice ended, and when that was.
+    /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,
-    pub(crate) ended: Nanos,
-    /// Time in which it wanted the disk, so far.
     pub(crate) wanted_ns: Nanos,
-}
-
-impl Facts {
-    /// The part of its slices that it does not lose, by its mean loss.
-    pub(crate) fn efficiency(&self) -> f64 {
-        let loss_ns = f64::from(self.parts) * self.loss_ns.unwrap_or(0) as f64;
-        (1.0 - loss_ns / self.slice_ns.max(1) as f64).max(0.0)
-    }
 }
 
 /// What was seen of a tenant in its turn.

@@ -34,9 +34,6 @@ const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
-/// From this R_cache on, its estimate is off by less than the reserve.
-const CACHE_ASIDE: f64 = 0.98;
-
 /// What is known of a tenant.
 #[derive(Debug)]
 struct Known {
@@ -227,12 +224,10 @@ impl Planner {
 
     /// Compares what the tenants get with what the plan expects.
     fn measure(&mut self, survey: &Survey) {
-        if survey.split.is_none() {
-            return;
-        }
-        for (facts, &weight) in survey.tenants.iter().zip(&survey.weights) {
+        let Some(split) = &survey.split else { return };
+        for (at, facts) in survey.tenants.iter().enumerate() {
             if let Some(known) = self.known.get_mut(&facts.tenant) {
-                known.feedback.look(self.latest.now, facts, weight);
+                known.feedback.look(self.latest.now, facts, survey.weights[at], split.fates[at].planned);
             }
         }
     }
@@ -260,10 +255,7 @@ impl Planner {
         let cache = known.and_then(|known| known.load.as_ref()).map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
         // Longer slices make up for what is lost beside them.
         let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
-        // Where R_time is measured and the cache matters little, the least reserve is enough for the rest.
-        let is_measured = known.is_some_and(|known| known.feedback.is_measured()) && cache >= CACHE_ASIDE;
-        let aim = if is_measured { fate.aim.min(question.aim_least()) } else { fate.aim };
-        let keep = question.slices_keep(cache, fate.time_longest, aim);
+        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
         let keep = keep.max((keep + shortfall).min(KEEP_MOST));
         Promise {
             kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
@@ -351,10 +343,6 @@ impl Planner {
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
         let since = facts.decided.filter(|(before, _)| is_same(before)).map_or(now, |(_, since)| since);
         let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
-        // The round is planned as if each tenant had one slice in it. With several, a tenant loses more of them.
-        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
-        let several = (facts.parts > 1).then(|| (facts.efficiency() - shortfall).clamp(0.0, time));
-        let time = several.unwrap_or(time);
         Sizing {
             decision,
             since,
@@ -422,10 +410,7 @@ impl Planner {
             decided: None,
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
-            slice_ns: 0,
-            parts: 0,
             useful_ns: 0,
-            ended: 0,
             wanted_ns: 0,
         }
     }

@@ -13,7 +13,6 @@
 
 use super::Server;
 use crate::cache::Partition;
-use crate::disk::policy::TenantPlan;
 use crate::event::Action;
 use crate::ids::TenantId;
 use crate::plan::allot::{self, Claim, frames_of};
@@ -239,21 +238,15 @@ impl Server {
         let (now, disk) = (self.volumes.now, &mut self.volumes.route.disk);
         let (plan, wanted_ns) = (disk.plan(now, tenant), disk.wanted_ns(now, tenant));
         let planned = &self.planning.tenants[tenant];
-        // Without slices, until now.
-        let ended = |plan: TenantPlan| plan.ended.unwrap_or((now, plan.useful_ns));
-        let (ended, useful_ns) = plan.map_or((now, 0), ended);
         Facts {
             tenant,
             created: planned.created,
             spec: self.volumes.cache.partition(tenant).spec,
             kept: planned.kept,
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
-            loss_ns: plan.map(|plan| plan.loss_ns / u64::from(plan.parts.max(1))),
+            loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
-            slice_ns: plan.map_or(0, |plan| plan.slice_ns),
-            parts: plan.map_or(0, |plan| plan.parts),
-            useful_ns,
-            ended,
+            useful_ns: plan.map_or(0, |plan| plan.useful_ns),
             wanted_ns,
         }
     }

@@ -126,13 +126,11 @@ impl Settings {
 /// The plan of a policy for a tenant, and the measurements that it rests on.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct TenantPlan {
-    /// Its disk time in each round.
+    /// Length of its slice in each round.
     pub slice_ns: Nanos,
-    /// Number of slices in which it has that time in this round; 0 without slices.
-    pub parts: u32,
     /// Length of the round.
     pub round_ns: Nanos,
-    /// What it loses of that time, by its recent mean loss per slice, to switches, drains and rounding.
+    /// Its recent mean loss per slice, to the switch, the drain and rounding.
     pub loss_ns: Nanos,
     /// The fraction of its slices that it does not lose, in thousandths: its efficiency of disk time.
     pub efficiency_permille: u32,
@@ -140,8 +138,6 @@ pub struct TenantPlan {
     pub useful_ns: Nanos,
     /// By how much that may be off in each direction, because it is estimated from the profile; 0 where it is measured.
     pub uncertain_ns: Nanos,
-    /// When its last slice ended, and `useful_ns` then; `None` without slices.
-    pub ended: Option<(Nanos, Nanos)>,
     /// Number of its slices.
     pub slices: u64,
     /// What the context switches at their beginnings have cost.

@@ -73,12 +73,9 @@ pub(crate) struct Habits {
     /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
-    /// Of its slices that have ended: standalone-equivalent time, number, cost of switches; and when the last one
-    /// ended.
     useful_ns: Nanos,
     slices: u64,
     switches_ns: Nanos,
-    ended: Nanos,
 }
 
 impl Habits {
@@ -93,7 +90,6 @@ impl Habits {
             useful_ns: 0,
             slices: 0,
             switches_ns: 0,
-            ended: 0,
         }
     }
 
@@ -320,12 +316,6 @@ impl Slices {
         (habits.slices, habits.switches_ns, habits.useful_ns + useful_ns)
     }
 
-    /// When the tenant's last slice ended, and the standalone-equivalent time of its work until then.
-    pub(super) fn ended(&self, tenant: TenantId) -> Option<(Nanos, Nanos)> {
-        let habits = self.observed.get(tenant).filter(|habits| habits.slices > 0)?;
-        Some((habits.ended, habits.useful_ns))
-    }
-
     /// Standalone-equivalent time of the work in the present slice so far.
     pub(super) fn useful_ns(&self, now: Nanos) -> Nanos {
         self.current.as_ref().map_or(0, |current| self.observed[current.owner].meter.useful_ns(now, &current.watch))
@@ -514,7 +504,7 @@ impl Slices {
         let Current { owner, begun, ends, watch, was_held, .. } = current;
         let habits = &mut self.observed[owner];
         let useful_ns = habits.meter.slice(now, &watch, cause);
-        (habits.slices, habits.ended) = (habits.slices + 1, now);
+        habits.slices += 1;
         habits.switches_ns += habits.meter.switch_ns(&watch);
         if cause == Cause::Idle && planted!(IdleSliceNotBooked) {
             books.slice_begins(now, owner);

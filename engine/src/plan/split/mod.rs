@@ -63,11 +63,6 @@ impl Question {
         [1.0, 0.5, RESERVE_LEAST].map(|part| self.keep + part * reserve)
     }
 
-    /// The target with the least reserve.
-    pub(super) fn aim_least(&self) -> f64 {
-        self.aims()[2]
-    }
-
     /// Candidate rounds, shortest first.
     fn rounds(&self) -> [f64; ROUNDS] {
         let mut rounds = [self.round_max_ns; ROUNDS];
@@ -117,9 +112,14 @@ pub(super) struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
+    /// R_time in a round by the loss alone.
+    pub(super) fn planned(&self, round_ns: f64) -> f64 {
+        1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
+    }
+
     /// R_time in a round.
     fn time(&self, round_ns: f64) -> f64 {
-        (1.0 - self.loss_ns / (self.weight * round_ns) - self.shortfall).max(0.0)
+        (self.planned(round_ns) - self.shortfall).max(0.0)
     }
 
     /// The fewest frames with which the tenant keeps `keep` in this round. If its load is unknown: the frames that it
@@ -177,8 +177,9 @@ pub(super) struct Fate {
     pub(super) kept: u64,
     /// Frames that cannot be reclaimed from it in any round.
     pub(super) hard: u64,
-    /// R_time in the round.
+    /// R_time in the round, and by the loss alone.
     pub(super) time: f64,
+    pub(super) planned: f64,
     /// R_time in the longest round.
     pub(super) time_longest: f64,
     /// Its target for R_time x R_cache.
@@ -370,6 +371,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
             kept,
             hard,
             time,
+            planned: tenant.planned(round_ns),
             time_longest: tenant.time(longest),
             aim: if this.members[at] { target } else { question.margin() },
         }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! - `unused_ns` of a tenant counts the slices that it did not take because it was idle, and the rest of those that it
-//!   gave up when it became idle; at most its time in a round. An interruption lasts no longer than that. So in any
-//!   interval a tenant gets its slices and at most those of one more round, whatever its think times.
+//!   gave up when it became idle; at most one slice. An interruption lasts no longer than that. So in any interval a
+//!   tenant gets its slices and at most one more, whatever its think times.
 //! - It interrupts if the wait that this saves is longer than what it pays. Otherwise, and when it cannot pay, it waits
 //!   for its slice. At the end of another tenant's slice only the switch counts.
 //! - Only requests that a client waits for interrupt: reads, and writes that a flush waits for.
@@ -95,7 +95,7 @@ impl Insulated {
         // Sums over the active tenants: their slices, and losses and drains weighted by these.
         let (mut slices, mut losses, mut drains) = (0.0, 0.0, 0.0);
         let parts = |policy: &Insulated, id: TenantId| {
-            let slice = policy.time(id) as f64;
+            let slice = policy.length(id) as f64;
             let drain = view.slices[id].meter.drain_mean_ns() as f64;
             (slice, slice * policy.cut_ns(id, view) as f64, slice * drain)
         };
@@ -139,7 +139,7 @@ impl Insulated {
         let price_ns = lost_ns + self.settings.switch_ns;
         let can_pay = |&id: &TenantId| {
             let lane = &view.lanes[id];
-            self.tenants[id].unused_ns.min(self.time(id)) > price_ns
+            self.tenants[id].unused_ns.min(self.length(id)) > price_ns
                 && lane.queue.is_awaited()
                 && view.lanes.wants_device(lane)
         };
@@ -162,13 +162,9 @@ impl Insulated {
         within.count() + 1
     }
 
-    /// The number of slices in the order before the tenant's next one, from the next one.
+    /// The number of slices in the order before the tenant's own, from the next one.
     fn slices_before(&self, id: TenantId) -> usize {
-        let (next, all) = ((self.at + 1) % self.order.len(), self.order.len());
-        match self.tenants[id].parts {
-            1 => (self.tenants[id].rank + all - next) % all,
-            _ => self.order.iter().cycle().skip(next).take(all).position(|&other| other == id).unwrap_or(0),
-        }
+        (self.tenants[id].rank + self.order.len() - (self.at + 1) % self.order.len()) % self.order.len()
     }
 
     /// The slice of `interrupted` has ended for another tenant. Returns what that tenant pays for it.
@@ -188,7 +184,7 @@ impl Insulated {
         }
         let left_ns = self.interrupts.interrupted.map_or(0, |tenant| self.tenants[tenant].credit.max(0) as Nanos);
         let tenant = self.payer(left_ns, 0, 0, view)?;
-        let ns = self.tenants[tenant].unused_ns.min(self.time(tenant));
+        let ns = self.tenants[tenant].unused_ns.min(self.length(tenant));
         self.tenants[tenant].unused_ns = 0;
         self.tenants[tenant].waiting_since = None;
         self.interrupts.served(tenant);
@@ -199,7 +195,7 @@ impl Insulated {
     /// The interrupted slice goes on.
     pub(super) fn resumed(&mut self, now: Nanos, view: View<'_>) -> Option<Slot> {
         let id = self.interrupts.interrupted.take()?;
-        let time_ns = self.time(id);
+        let length = self.length(id);
         let tenant = &mut self.tenants[id];
         let (lane, habits) = (&view.lanes[id], &view.slices[id]);
         let is_expected = tenant.idling(0).is_some_and(|idling| habits.is_expected(now, lane, idling));
@@ -211,7 +207,7 @@ impl Insulated {
             return Some(self.own_slot(now, id, bytes, self.interrupts.lent_ns, delivered));
         }
         if tenant.credit > 0 {
-            let released_ns = tenant.idles(tenant.credit - tenant.spare_ns as i64, time_ns);
+            let released_ns = tenant.idles(tenant.credit - tenant.spare_ns as i64, length);
             self.release(released_ns);
         }
         None

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! - The order of slices follows from where the tenants' data is (`order.rs`).
-//! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`). A
-//!   tenant that needs much less than its share of a round has several slices in it.
+//! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`).
 //! - The overrun of a slice is subtracted from the tenant's next ones, and time left because the next request did not
 //!   fit is added: deficits, as in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the
 //!   successor.
@@ -47,8 +46,7 @@ struct Tenant {
     share: Option<Share>,
     /// Where its data is on the disk, bytes from the beginning, if that is known.
     place: Option<u64>,
-    /// Its number of slices in this round, and the position of the last of them.
-    parts: u32,
+    /// Its position in the order of slices.
     rank: usize,
     /// The part of its slices, in thousandths, that it must not lose, if not the default.
     keep_permille: Option<u32>,
@@ -57,8 +55,8 @@ struct Tenant {
     /// Time saved from its slices for a long one, which shows the meter a steady part that the usual slices do not
     /// show.
     saved: i64,
-    /// Time of its slices that it did not use because it was idle: with it the tenant may interrupt others. At most its
-    /// time in one round, so that it cannot save for more than that.
+    /// Time of its slices that it did not use because it was idle: with it the tenant may interrupt others. At most one
+    /// slice, so that it cannot save for more than that.
     unused_ns: Nanos,
     /// The disk time that it takes to have it back after its slice has ended: its idling is weighed against it.
     return_ns: Nanos,
@@ -83,21 +81,21 @@ impl Tenant {
         self.idle_rounds < IDLE_ROUNDS
     }
 
-    /// Its slice of this length is skipped because it has no work; it has `time_ns` of each round. Returns as
-    /// [`Tenant::idles`].
-    fn passes(&mut self, length: Nanos, time_ns: Nanos) -> Nanos {
+    /// Its slice of this length is skipped because it has no work. Returns as [`Tenant::idles`].
+    fn passes(&mut self, length: Nanos) -> Nanos {
         self.saved = 0;
         let is_active = self.is_active();
-        let released_ns = self.idles(self.credit + length as i64, time_ns);
+        let released_ns = self.idles(self.credit + length as i64, length);
+        self.idle_rounds = self.idle_rounds.saturating_add(1);
         if is_active { released_ns } else { 0 }
     }
 
-    /// It has `left_ns` of its slices, `time_ns` in each round, and no work: the time first pays its debt. Returns the
-    /// time that it will not use itself.
-    fn idles(&mut self, left_ns: i64, time_ns: Nanos) -> Nanos {
+    /// It has `left_ns` of its slices, of this length, and no work: the time first pays its debt. Returns the time that
+    /// it will not use itself.
+    fn idles(&mut self, left_ns: i64, length: Nanos) -> Nanos {
         self.credit = left_ns.min(0);
         let unused_ns = self.unused_ns + left_ns.max(0) as Nanos;
-        self.unused_ns = unused_ns.min(time_ns);
+        self.unused_ns = unused_ns.min(length);
         if let Some(guarantee) = &mut self.guarantee {
             guarantee.idles();
         }
@@ -143,8 +141,8 @@ pub(crate) struct Insulated {
     tour: Vec<TenantId>,
     order: Vec<TenantId>,
     at: usize,
-    /// The plan: the time of each tenant in a round, and the round.
-    times: Vec<Nanos>,
+    /// The plan: the slice of each tenant, and the round.
+    lengths: Vec<Nanos>,
     round_ns: Nanos,
     /// The number of tenants that are planned for.
     active: usize,
@@ -167,7 +165,7 @@ impl Insulated {
             tour: Vec::new(),
             order: Vec::new(),
             at: 0,
-            times: Vec::new(),
+            lengths: Vec::new(),
             round_ns: 0,
             active: 0,
             is_planned: false,
@@ -186,25 +184,18 @@ impl Insulated {
         keep + (1000 - keep) / 4
     }
 
-    /// The time of a tenant in a round.
-    fn time(&self, tenant: TenantId) -> Nanos {
-        self.times[tenant.0 as usize]
-    }
-
-    /// The length of a tenant's slices.
     fn length(&self, tenant: TenantId) -> Nanos {
-        (self.time(tenant) / u64::from(self.tenants[tenant].parts)).max(1)
+        self.lengths[tenant.0 as usize]
     }
 
     /// The tenants or their places have changed: the order of slices is another one. The round goes on after the tenant
     /// that was considered last. A round with guarantees keeps its order, so that no tenant has two slices in it, or
     /// none; new tenants come last.
     fn arrange(&mut self) {
-        let (last, known) = (self.order.get(self.at).copied(), self.tour.len());
+        let last = self.order.get(self.at).copied();
         order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.tour);
-        if self.rounds.guarantees == 0 || self.order.len() > known {
+        if self.rounds.guarantees == 0 {
             self.order.clone_from(&self.tour);
-            self.tenants.values_mut().for_each(|tenant| tenant.parts = 1);
             let found = self.order.iter().position(|&id| Some(id) == last);
             self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
         } else {
@@ -237,7 +228,7 @@ impl Insulated {
         };
         self.needs.clear();
         self.needs.extend((0..self.tenants.past()).map(|at| needs(TenantId(at))));
-        self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.times);
+        self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.lengths);
         self.active = self.needs.iter().flatten().filter(|needs| needs.active).count();
         self.is_planned = true;
         self.price_returns(view);
@@ -263,19 +254,14 @@ impl Insulated {
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
             }
-            if self.at == 0 {
-                self.spread();
-            }
             let id = self.order[self.at];
-            let (length, time_ns) = (self.length(id), self.time(id));
-            let is_first = self.tenants[id].parts == 1 || !self.order[..self.at].contains(&id);
+            let length = self.length(id);
             let spare_ns = self.rounds.spare_ns(length, self.round_ns);
             let tenant = &mut self.tenants[id];
             let habits = &view.slices[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
-                let released_ns = tenant.passes(length, time_ns);
-                tenant.idle_rounds = tenant.idle_rounds.saturating_add(is_first.into());
+                let released_ns = tenant.passes(length);
                 tenant.wait_anew(self.begun);
                 self.release(released_ns);
                 continue;
@@ -285,7 +271,7 @@ impl Insulated {
                 tenant.wait_anew(self.begun);
                 continue;
             }
-            let is_time = self.begun >= self.looked + self.order.len() as u64;
+            let is_time = self.begun >= self.looked + self.lengths.len() as u64;
             if tenant.save(habits.meter.look_ns(), length.saturating_add(self.round_ns), is_time) {
                 self.looked = self.begun;
             }
@@ -346,10 +332,10 @@ impl Insulated {
             return;
         }
         self.rounds.begin(self.round_ns);
-        let Insulated { tenants, tour, order, rounds, times, round_ns, .. } = self;
+        let Insulated { tenants, tour, order, rounds, lengths, round_ns, .. } = self;
         let class = |id: TenantId| {
             let guarantee = tenants[id].guarantee.as_ref();
-            guarantee.map_or(Class::Satisfied, |guarantee| guarantee.class(now, times[id.0 as usize], *round_ns))
+            guarantee.map_or(Class::Satisfied, |guarantee| guarantee.class(now, lengths[id.0 as usize], *round_ns))
         };
         order.clear();
         for next in [Class::Owed, Class::Behind, Class::Satisfied] {
@@ -359,23 +345,6 @@ impl Insulated {
                 rounds.shuffle(&mut order[first..]);
             }
         }
-        self.rank();
-    }
-
-    /// At the beginning of a round without guarantees: tenants that need much less than their time in the round have
-    /// several slices. With guarantees a round has one slice of each, which ends when its bytes are delivered.
-    fn spread(&mut self) {
-        let Insulated { tenants, tour, order, times, needs, rounds, .. } = self;
-        let parts = |id: TenantId| {
-            let at = id.0 as usize;
-            needs[at].as_ref().map_or(1, |needs| plan::several(needs, times[at]))
-        };
-        if rounds.guarantees > 0 || order.len() == tour.len() && tour.iter().all(|&id| parts(id) == 1) {
-            return;
-        }
-        order::spread(tour, parts, order);
-        tenants.values_mut().for_each(|tenant| tenant.parts = 0);
-        order.iter().for_each(|&id| tenants[id].parts += 1);
         self.rank();
     }
 
@@ -398,8 +367,6 @@ impl Insulated {
         self.rounds.guarantees = self.tenants.values().filter(|tenant| tenant.guarantee.is_some()).count() as u32;
         if before > 0 && self.rounds.guarantees == 0 {
             self.rounds.forget();
-        }
-        if (before == 0) != (self.rounds.guarantees == 0) {
             self.arrange();
         }
     }
@@ -407,14 +374,14 @@ impl Insulated {
     /// Skips at once the rounds in which all waiting tenants have debts.
     fn skip_rounds(&mut self, view: View<'_>) {
         let waits = |tenant: TenantId| view.lanes.wants_device(&view.lanes[tenant]);
-        let Insulated { tenants, times, .. } = self;
+        let Insulated { tenants, lengths, .. } = self;
         let debts = tenants.iter().filter(|&(id, _)| waits(id)).map(|(id, tenant)| {
             let debt = tenant.credit.min(0).unsigned_abs();
-            debt / times[id.0 as usize]
+            debt / lengths[id.0 as usize]
         });
         let rounds = debts.min().unwrap_or(0);
         for (id, tenant) in tenants.iter_mut().filter(|&(id, _)| waits(id)) {
-            tenant.credit += (rounds * times[id.0 as usize]) as i64;
+            tenant.credit += (rounds * lengths[id.0 as usize]) as i64;
         }
     }
 }
@@ -441,7 +408,6 @@ impl Policy for Insulated {
                 let new = Tenant {
                     share,
                     place: None,
-                    parts: 1,
                     rank: 0,
                     keep_permille: None,
                     credit: 0,
@@ -457,7 +423,7 @@ impl Policy for Insulated {
                     spare_ns: 0,
                 };
                 self.tenants.insert(tenant, new);
-                self.times.resize(self.tenants.past() as usize, 0);
+                self.lengths.resize(self.tenants.past() as usize, 0);
                 self.arrange();
             }
         }
@@ -536,12 +502,10 @@ impl Policy for Insulated {
     fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
         self.plan_anew(view);
         let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
-        let (slice_ns, parts) = (self.time(id), u64::from(tenant.parts));
-        let loss_ns = parts * meter.loss_ns().unwrap_or(self.settings.switch_ns);
+        let (slice_ns, loss_ns) = (self.length(id), meter.loss_ns().unwrap_or(self.settings.switch_ns));
         let needs = self.needs[id.0 as usize].filter(|needs| needs.active);
         Some(TenantPlan {
             slice_ns,
-            parts: tenant.parts,
             round_ns: self.round_ns,
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
@@ -567,9 +531,7 @@ impl Slicing for Insulated {
     /// continues for hours, and the next slice is as long as is known by now.
     fn continues(&mut self, now: Nanos, owner: TenantId, view: View<'_>) -> Nanos {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
-            let time_ns = self.times[id.0 as usize];
-            tenant.passes(time_ns, time_ns);
-            tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
+            tenant.passes(self.lengths[id.0 as usize]);
         }
         self.interrupts.end();
         self.rounds.forget();
@@ -584,7 +546,7 @@ impl Slicing for Insulated {
 
     fn ended(&mut self, ended: Ended, view: View<'_>) {
         let Ended { now, tenant: id, left_ns, cause, was_held } = ended;
-        let (length, time_ns, least) = (self.length(id), self.time(id), -(self.settings.round_max_ns as i64));
+        let (length, least) = (self.length(id), -(self.settings.round_max_ns as i64));
         let is_guest = self.interrupts.guest_leaves(id);
         let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
@@ -605,7 +567,7 @@ impl Slicing for Insulated {
         if is_guest {
             let credit = tenant.credit + left_ns.min(0);
             tenant.credit = credit.max(least);
-            tenant.unused_ns = (tenant.unused_ns + left_ns.max(0) as Nanos).min(time_ns);
+            tenant.unused_ns = (tenant.unused_ns + left_ns.max(0) as Nanos).min(length);
             tenant.is_backlogged &= cause != Cause::Idle;
             return;
         }
@@ -617,7 +579,7 @@ impl Slicing for Insulated {
                 tenant.credit = left_ns.clamp(least, 0);
                 released_ns = left_ns.max(0) as Nanos;
             }
-            Cause::Idle => released_ns = tenant.idles((left_ns - spare_ns as i64).max(least), time_ns),
+            Cause::Idle => released_ns = tenant.idles((left_ns - spare_ns as i64).max(least), length),
             Cause::Interrupted => {
                 tenant.credit = (left_ns + paid_ns as i64).max(least);
                 tenant.spare_ns = spare_ns;

@@ -11,13 +11,6 @@
 //!
 //! Tenants whose place is unknown come last, in order of creation.
 //!
-//! A tenant whose slice has several parts (`plan.rs`) comes several times, at even distances. Between the parts of one
-//! tenant there is a slice of another one.
-//!
-//! ```text
-//!   a, b, c with 2 parts, D whole       a b c  D  a b c          the longest wait of a: b c D, instead of b b c c D
-//! ```
-//!
 //! Downside: with few tenants all seeks are long, whatever the order. The place of a tenant is that of its first
 //! volume.
 
@@ -34,53 +27,9 @@ pub(super) fn tour(tenants: impl Iterator<Item = (TenantId, Option<u64>)>, order
     order.extend(places[known..].iter().map(|&(_, id)| id));
 }
 
-/// Spreads the slices of a round: each tenant of the tour has `parts` of them, 1 to 4, or fewer where they would follow
-/// each other. If all have one, the order is the tour.
-pub(super) fn spread(tour: &[TenantId], parts: impl Fn(TenantId) -> u32, order: &mut Vec<TenantId>) {
-    let slices = |(rank, &id): (usize, &TenantId)| {
-        let parts = parts(id);
-        // The middle of each part of the round, in units of which each is a whole number.
-        (0..parts).map(move |part| ((2 * part + 1) * 12 / parts, rank, id))
-    };
-    let mut places: Vec<_> = tour.iter().enumerate().flat_map(slices).collect();
-    places.sort_unstable();
-    order.clear();
-    order.extend(places.into_iter().map(|(_, _, id)| id));
-    order.dedup();
-    if order.len() > 1 && order.first() == order.last() {
-        order.pop();
-    }
-    if order.len() == tour.len() {
-        order.copy_from_slice(tour);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spreads(parts: &[u32]) -> Vec<u32> {
-        let tour: Vec<_> = (0..parts.len() as u32).map(TenantId).collect();
-        let mut order = Vec::new();
-        spread(&tour, |id| parts[id.0 as usize], &mut order);
-        order.into_iter().map(|id| id.0).collect()
-    }
-
-    #[test]
-    fn parts_are_spread_over_the_round() {
-        assert_eq!(spreads(&[1, 1, 1]), [0, 1, 2]);
-        assert_eq!(spreads(&[2, 1, 2, 2]), [0, 2, 3, 1, 0, 2, 3]);
-        assert_eq!(spreads(&[4, 4, 1]), [0, 1, 0, 1, 2, 0, 1, 0, 1]);
-        assert_eq!(spreads(&[3, 2, 1]), [0, 1, 0, 2, 1]);
-    }
-
-    #[test]
-    fn parts_of_one_tenant_never_follow_each_other() {
-        assert_eq!(spreads(&[4]), [0]);
-        assert_eq!(spreads(&[3, 1]), [0, 1]);
-        assert_eq!(spreads(&[1, 2]), [0, 1], "the tour");
-        assert_eq!(spreads(&[2, 1, 1]), [0, 1, 2]);
-    }
 
     fn toured(places: &[Option<u64>]) -> Vec<u32> {
         let mut order = Vec::new();

@@ -8,13 +8,6 @@
 //!
 //! Weights are shares (`../weights.rs`).
 //!
-//! A tenant that needs much less than its slice has it in several parts, spread over the round ([`several`],
-//! `order.rs`): it waits for the others' slices as before, but for less of the round at once.
-//!
-//! ```text
-//!   parts_i = slice_i / need_i, rounded down, at most 4           each part is as long as R needs
-//! ```
-//!
 //! If the round would be too long, slices are shorter than some tenants need, and these tenants do not reach R
 //! (`docs/design/slices.md`).
 //!
@@ -25,11 +18,6 @@ use crate::units::{MILLISECOND, Nanos, Share};
 
 /// The shortest round: compared with a seek, more frequent context switches do not shorten response times noticeably.
 const ROUND_MIN_NS: Nanos = 20 * MILLISECOND;
-
-/// The most parts of a slice: more shorten the wait of a tenant beside three others by 3 % at most.
-pub(super) const PARTS_MAX: u32 = 4;
-/// The shortest part: of slices of 25 ms the meter cannot tell the loss (`docs/notes/slices.md`).
-const PART_MIN_NS: Nanos = 50 * MILLISECOND;
 
 /// The plan's input for one tenant.
 #[derive(Clone, Copy, Debug)]
@@ -64,13 +52,6 @@ pub(super) fn slices(tenants: &[Option<Needs>], round_max_ns: Nanos, lengths: &m
         None => 0,
     }));
     round_ns
-}
-
-/// The number of parts of the slice of a tenant. Each is as long as it needs.
-pub(super) fn several(needs: &Needs, slice_ns: Nanos) -> u32 {
-    let need_ns = needs.slice_ns.filter(|_| needs.active).map_or(slice_ns, |need| need.max(PART_MIN_NS));
-    let parts = slice_ns.checked_div(need_ns).unwrap_or(1);
-    parts.clamp(1, u64::from(PARTS_MAX)) as u32
 }
 
 #[cfg(test)]
@@ -109,15 +90,6 @@ mod tests {
         assert_eq!(plan(&[tenant(Some(50), 100), tenant(None, 100), tenant(None, 100)]), (vec![200, 100, 100], 400));
         let (lengths, round) = plan(&[tenant(Some(100), 100), tenant(None, 10)]);
         assert_eq!((lengths, round), (vec![1000, 10], 1010));
-    }
-
-    #[test]
-    fn parts_of_a_slice_are_as_long_as_the_tenant_needs() {
-        let parts = |needs: Option<Needs>| several(&needs.unwrap(), 200 * MS);
-        let away = Needs { active: false, ..tenant(None, 60).unwrap() };
-        assert_eq!([200, 101, 100, 60, 50, 1].map(|need_ms| parts(tenant(None, need_ms))), [1, 1, 2, 3, 4, 4]);
-        assert_eq!([parts(Some(away)), parts(Some(Needs { slice_ns: None, ..tenant(None, 0).unwrap() }))], [1, 1]);
-        assert_eq!(several(&tenant(None, 0).unwrap(), 99 * MS), 1, "parts are not shorter than the meter can measure");
     }
 
     #[test]

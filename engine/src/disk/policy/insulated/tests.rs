@@ -603,16 +603,3 @@ fn who_was_away_for_long_has_no_more_than_a_slice_at_once() {
         assert!(other_ns >= slice_ns / 2, "{other_ns} ns in four slices of {slice_ns} ns");
     }
 }
-
-#[test]
-fn latency_bound_tenants_have_several_slices_beside_a_deep_queue() {
-    let mut stage = Stage::new(&[50, 17, 17, 16], &[64, 1, 1, 1]);
-    stage.switch_ns = 2 * MS;
-    stage.run(120 * SECOND);
-    let (policy, shares) = (&stage.policy.policy, [50, 17, 17, 16]);
-    let parts: Vec<_> = policy.tenants.values().map(|tenant| tenant.parts).collect();
-    assert!(parts[0] == 1 && parts[1..].iter().all(|&parts| parts > 1), "{parts:?}");
-    for (at, share) in shares.into_iter().enumerate() {
-        assert!(stage.served_percent(at).abs_diff(share) <= 2, "{} % for {share} %", stage.served_percent(at));
-    }
-}
