@@ -75,8 +75,11 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::SuccessorDoesNotWait => 162,
         Bug::UnsentTakeAllFrames => 536,
         Bug::CeilingChargesFirstPiece => 505,
-        Bug::FlushCoversLaterWrites => 238,
-        Bug::InheritedNotFlushed => 1216,
+        Bug::FlushCoversLaterWrites => 174,
+        Bug::InheritedNotFlushed => 1136,
+        Bug::EarlierSessionKept | Bug::EarlierEpochAdmitted => 12,
+        Bug::ClaimContinuesNothing => 36,
+        Bug::UnsentNotBounded => 209,
         _ => 0,
     }
 }
