@@ -1,6 +1,6 @@
 """Databases on ext4 on a volume: acknowledged commits survive kill -9 of the server, and failures of its disk.
 
-    ledger, pgbench or sysbench -> database -> ext4 -> loop device -> nbdfuse -> server
+    ledger, pgbench or sysbench -> database -> ext4 -> loop device -> nbdfuse -> server (-> another server)
 """
 
 import os
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from harness import places, recorded
+from harness.behind import Behind
 from harness.case import ServerCase
 from harness.databases import Ledger, MariaDB, PostgreSQL
 from harness.files import when_unused
@@ -17,6 +18,8 @@ from harness.wait import until
 
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 KILLS = 20
+# How long a server behind a gateway is stopped or cut off.
+FAULT_SECONDS = 20
 # Acknowledged commits before each kill: some seconds of load.
 COMMITS = 150
 VOLUME_BYTES = GIB
@@ -26,7 +29,7 @@ LEFT_BYTES = 8 * MIB
 
 
 class Databases:
-    """The tests that each database runs."""
+    """A database on a volume, and the test that each runs."""
 
     kind = None
 
@@ -123,6 +126,11 @@ class Databases:
             self.check()
         self.told(f"{KILLS} rounds of kill -9")
 
+
+
+class OnDisks(Databases):
+    """The volume is on a disk of the server, which fails."""
+
     def test_a_full_disk(self):
         disk, at = self.place / "small.img", self.place / "small"
         at.mkdir()
@@ -203,13 +211,61 @@ class Databases:
         os.kill(pid, 15)
 
 
-class OnPostgreSQL(Databases, ServerCase):
+class OnPostgreSQL(OnDisks, ServerCase):
     """PostgreSQL with pgbench."""
 
     kind = PostgreSQL
 
 
-class OnMariaDB(Databases, ServerCase):
+class OnMariaDB(OnDisks, ServerCase):
     """MariaDB with sysbench."""
 
     kind = MariaDB
+
+
+class ThroughAGateway(Databases, ServerCase):
+    """The volume is an export of another server. `test_kill_9` kills the gateway."""
+
+    kind = PostgreSQL
+
+    def begin(self, *_, behind="ours"):
+        self.behind = Behind(self, behind, VOLUME_BYTES)
+        server = self.serve(name="gateway", cache="64MiB")
+        create = lambda: server.cli("volume", "create", "db", "--from", self.behind.uri, check=False).returncode == 0
+        until("the gateway to reach the server", create, 30)
+        self.attach(server, fresh=True)
+        return server
+
+    def more(self):
+        """Waits until more commits are acknowledged; no client gets an error."""
+        target = len(self.ledger.acknowledged) + COMMITS // 3
+        ended = lambda: not all(thread.is_alive() for thread in self.ledger.threads)
+        until(
+            "the database to go on",
+            lambda: len(self.ledger.acknowledged) >= target,
+            120,
+            gone=lambda: ended() and f"a client ended:\n{self.database.tail()}",
+        )
+
+    def faults(self, behind):
+        server = self.begin(behind=behind)
+        self.database.begin(self.ledger)
+        for turn in range(KILLS):
+            self.behind.faults(turn, FAULT_SECONDS, self.more)
+        reconnects = server.json("volume", "show", "db")["upstream"]["reconnects"]
+        self.assertGreaterEqual(reconnects, KILLS + KILLS // 2)
+        self.crash()
+        server.kill()
+        server.start()
+        self.attach(server)
+        self.check()
+        self.told(f"{KILLS} rounds of faults of {behind}")
+
+    def test_faults_of_our_server(self):
+        self.faults("ours")
+
+    def test_faults_of_nbdkit(self):
+        self.faults("nbdkit")
+
+    def test_faults_of_qemu_nbd(self):
+        self.faults("qemu-nbd")

@@ -57,6 +57,7 @@ class Server:
         data=None,
         binary=None,
         probe=False,
+        prefix=(),
     ):
         self.directory = Path(directory)
         self.binary = binary or places.binary()
@@ -65,7 +66,7 @@ class Server:
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
-        self.http, self.nbd = list(http), list(nbd)
+        self.http, self.nbd, self.prefix = list(http), list(nbd), list(prefix)
         # Automatic probes only where they are tested, since they use disk time that other tests measure.
         self.probe = probe
         self.process = None
@@ -97,7 +98,7 @@ class Server:
 
     def command(self):
         """Its command line."""
-        command = [self.binary, "serve", "--config", self.config, "--data", self.data]
+        command = [*self.prefix, self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
         command += [] if self.probe else ["--no-probe"]
         for address in self.nbd:
