@@ -15,7 +15,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
-.PHONY: test-here test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
+.PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
 .PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
 .PHONY: readme install deb lint deny clean
 
@@ -44,6 +44,7 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test-traces
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-clients-long
+	@$(MAKE) --no-print-directory test-debian13
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	@$(MAKE) --no-print-directory deny
 
@@ -96,6 +97,12 @@ test-clients-long: ## the same with more rounds, databases, an emulated machine,
 	@scripts/setup long
 	$(BUILD_CHECKED)
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
+
+test-debian13: ## tests with the clients of Debian 13: qemu 10, libnbd 1.22 (ONLY=pattern)
+	@scripts/setup long
+	$(BUILD_CHECKED)
+	scripts/debian13 --without tls \
+		$(addprefix -k ,$(or $(ONLY),fio gateway handshake images policies requests sessions tools transactions))
 
 install: build ## install into PREFIX (/usr/local), below DESTDIR: program, man pages, completions, unit
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/release/aerogel

@@ -158,8 +158,10 @@ class Requests(SharedServerCase):
         extents = list(struct.iter_unpack(">QQ", body[8:]))
         self.assertEqual((kind, context, count), (wire.STATUS_EXT, 1, len(extents)))
         self.assertEqual(sum(length for length, _ in extents), 128 * MIB)
-        # Without PAYLOAD_LEN a write has no payload, and others have none with it.
-        self.assertEqual(connection.ask(wire.WRITE, 0, 4096), wire.EINVAL)
+        # A write has a payload without PAYLOAD_LEN, too; other requests have one with it, and are refused.
+        cookie = connection.request(wire.WRITE, 0, 4096)
+        connection.send(bytes(4096))
+        self.assertEqual(connection.chunk()[:2], (cookie, wire.CHUNK_NONE))
         self.assertEqual(connection.ask(wire.TRIM, 0, 4096, payload=bytes(4096)), wire.EINVAL)
         self.assertEqual(connection.ask(wire.FLUSH), 0)
 

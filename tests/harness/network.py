@@ -28,7 +28,7 @@ class Elsewhere:
         net = f"198.{18 + (number >> 14)}.{number >> 6 & 255}"
         here, self.address = (f"{net}.{(number & 63) * 4 + end}" for end in (1, 2))
         self.name, cable = f"aerogel-{number}", f"aerogel{number}"
-        # Not `ip netns exec`, which also copies the mounts: they would stay in use.
+        # Not `ip netns exec` or `ip -n`, which also copy the mounts: they would stay in use.
         self.prefix = ["nsenter", f"--net=/run/netns/{self.name}"]
         run("ip", "netns", "add", self.name)
         case.addCleanup(run, "ip", "netns", "delete", self.name, check=False)
@@ -40,7 +40,7 @@ class Elsewhere:
         self.plug()
 
     def inside(self, *words):
-        run("ip", "-n", self.name, *words)
+        run(*self.prefix, "ip", *words)
 
     def pull(self):
         """Nothing passes any more; neither end is told."""

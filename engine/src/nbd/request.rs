@@ -121,7 +121,9 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         return Parsed::Garbage;
     }
     let (mut flags, command, cookie, offset) = (u16_at(4), u16_at(6), u64_at(8), u64_at(16));
-    let announced = if extended { flags & flag::PAYLOAD_LEN != 0 } else { command == command::WRITE };
+    // Some clients send writes without the flag, which the protocol demands of them: qemu 10, for example, and libnbd
+    // without its strict mode. They send the payload all the same.
+    let announced = command == command::WRITE || extended && flags & flag::PAYLOAD_LEN != 0;
     let payload = if announced { len } else { 0 };
     if extended && command == command::WRITE {
         // `payload` says it. Left in other requests, it makes them invalid.
@@ -162,7 +164,6 @@ impl Header {
             Kind::Write | Kind::Zeroes if past_end => Err(Errno::NoSpace),
             _ if past_end => Err(Errno::Invalid),
             Kind::Read | Kind::Write if self.len > u64::from(form.payload_bytes_max()) => Err(Errno::Invalid),
-            Kind::Write if self.payload != self.len => Err(Errno::Invalid),
             _ if self.flags & !self.kind.flags() != 0 => Err(Errno::Invalid),
             Kind::Status if self.len == 0 => Err(Errno::Invalid),
             _ => Ok(()),
@@ -222,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn an_extended_header_says_whether_a_payload_follows() {
+    fn a_payload_follows_a_write_and_an_extended_header_that_says_so() {
         let form = Form::Extended;
         let write = header(form, command::WRITE, flag::FUA, 0, 512);
         assert_eq!((write.payload, write.flags, write.check(1 << 20, form)), (512, flag::FUA, Ok(())));
         let mut raw = RawHeader::new(form, command::WRITE, 0, 42, 0, 512);
         raw.bytes[4..6].fill(0);
         let Parsed::Request(silent) = parse(&raw) else { panic!("a write") };
-        assert_eq!((silent.payload, silent.check(1 << 20, form)), (0, Err(Errno::Invalid)));
+        assert_eq!((silent.payload, silent.check(1 << 20, form)), (512, Ok(())));
         let read = header(form, command::READ, flag::PAYLOAD_LEN, 0, 512);
         assert_eq!((read.payload, read.check(1 << 20, form)), (512, Err(Errno::Invalid)));
         let compact = header(Form::Structured, command::READ, flag::PAYLOAD_LEN, 0, 512);
