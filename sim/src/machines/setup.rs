@@ -238,7 +238,8 @@ impl Setup {
                 Kind::Failover | Kind::Return => format!("gateway-{machine}"),
                 Kind::Plain | Kind::Stranger | Kind::Swap | Kind::Zombie => "gateway".into(),
             },
-            epoch: if is_successor { 1 << 40 } else { 0 },
+            // Above those of all processes of the other machine: some worlds have a hundred thousand.
+            epoch: if is_successor { 1 << 60 } else { 0 },
             connections: self.connections,
             window: self.upstream_window,
             deadline_ns: self.deadline_ns.unwrap_or(3600 * SECOND),
