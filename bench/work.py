@@ -311,6 +311,19 @@ def gateway_latency(bench):
         return bench.in_turns([(line, pick)], *(bench.reading(server, 1, SERVER_CORE) for server in servers))
 
 
+def another_disk(bench):
+    """4 KiB writes to a volume whose data is on another disk of the same process, beside those to a local one."""
+    with bench.taking_part(bench.ours(GIB, 2 * PARTITION)) as (ours,):
+        ours.server.cli("disk", "add", "other", bench.directory / "other", "--force")
+        store = ours.server.create("store", str(GIB), "--prealloc", "full", "--disk", "other")
+        ours.server.cli("volume", "create", "remote", "--from", store)
+        writing = lambda uri: lambda: fio(uri, "randwrite", depth=32, size=GIB, amount=GIB // 2, pid=ours.pid)
+        work = "random 4 KiB writes and a flush, depth 32, to another disk of the same process"
+        line = Line(work, "server CPU a request", "us", "local + 12 us", "<=", 1.0)
+        pick = lambda remote, local: (remote.server_cpu_us, local.server_cpu_us + 12)
+        return bench.in_turns([(line, pick)], writing(ours.server.uri("remote")), writing(ours.uri))
+
+
 ALL = {
     "noise": noise,
     "hits": hits,
@@ -323,4 +336,5 @@ ALL = {
     "policies": policies,
     "gateway": gateway,
     "gateway-latency": gateway_latency,
+    "another-disk": another_disk,
 }
