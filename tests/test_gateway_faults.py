@@ -102,9 +102,7 @@ class GatewayFaults(ServerCase):
     def begin(self, kind):
         self.behind = Behind(self, kind, SIZE)
         self.server = self.serve(name="gateway", cache="32MiB")
-        create = ["volume", "create", "gw", "--from", self.behind.uri, "--cache", "8MiB"]
-        is_created = lambda: self.server.cli(*create, check=False).returncode == 0
-        until("the gateway to reach the server", is_created, 30)
+        self.behind.forwarded(self.server, "gw", "--cache", "8MiB")
         self.possible = [{} for _ in range(CLIENTS)]
 
     def clients(self, turn):
@@ -176,7 +174,8 @@ class GatewayFaults(ServerCase):
             seconds.append(time.monotonic() - begun)
         if LONG:
             print(f"        until the next gateway serves: at most {max(seconds):.2f} s of {len(seconds)}", flush=True)
-        self.assertLess(max(seconds), 10.0)
+        # In the gate other work may run beside it.
+        self.assertLess(max(seconds), 1.0 if LONG else 10.0)
         clients = self.clients(FAULTS + 1)
         self.work(clients)
         self.end(clients)

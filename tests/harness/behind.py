@@ -7,6 +7,7 @@ import subprocess
 import time
 
 from .network import Elsewhere
+from .wait import until
 
 PORT = 10809
 
@@ -29,6 +30,11 @@ class Behind:
             self.server = Stranger(kind, file, self.elsewhere)
             case.addCleanup(self.server.kill)
             self.server.start()
+
+    def forwarded(self, gateway, volume, *options):
+        """Creates a volume of a gateway that is this export, as soon as this server listens."""
+        create = ["volume", "create", volume, "--from", self.uri, *options]
+        until("the gateway to reach the server", lambda: gateway.cli(*create, check=False).returncode == 0, 30)
 
     def faults(self, turn, seconds, work):
         """It is stopped, killed, and cut off, for so many seconds at most. `work` waits until its clients go on."""
