@@ -22,6 +22,8 @@ mod config;
 pub mod control;
 pub mod cpu;
 pub mod curve;
+#[cfg(test)]
+mod dice;
 pub mod disk;
 pub mod driver;
 mod errno;
@@ -31,6 +33,7 @@ mod front;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
+pub mod offload;
 pub mod plan;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;

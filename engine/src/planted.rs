@@ -175,6 +175,45 @@ bugs! {
     ClaimContinuesNothing,
     /// A server does not close the connections of earlier sessions.
     EarlierSessionKept,
+    /// A write goes to the base while a store may have a version of its range.
+    BaseWrittenWhileAway,
+    /// A write is acknowledged when one copy of it is durable, however many are asked for.
+    OneCopyIsEnough,
+    /// A record of a store's log is acknowledged before an earlier one is durable.
+    AcknowledgedOutOfOrder,
+    /// The tail of a store's log passes records that are needed.
+    TailMovedEarly,
+    /// The head of a store's log passes its durable tail.
+    HeadPassesTail,
+    /// A new process appends to a store's log where writes of an earlier one may still land.
+    LateWritesInLog,
+    /// Recovery takes a record whose data is not what was written.
+    ChecksumNotChecked,
+    /// Of two versions of a block, recovery takes the older one.
+    OlderVersionWins,
+    /// A store that was away is not told which of its versions were deleted meanwhile.
+    DeletionForgotten,
+    /// The highest version of a block is deleted while a lower one remains.
+    HighestDeletedFirst,
+    /// A reclaim of an older version counts for a newer one.
+    NewerReclaimed,
+}
+
+impl Bug {
+    /// Those of the client of off-load stores. The worlds of `offload/tests.rs` find them.
+    pub const OFFLOAD: &[Bug] = &[
+        Bug::BaseWrittenWhileAway,
+        Bug::OneCopyIsEnough,
+        Bug::AcknowledgedOutOfOrder,
+        Bug::TailMovedEarly,
+        Bug::HeadPassesTail,
+        Bug::LateWritesInLog,
+        Bug::ChecksumNotChecked,
+        Bug::OlderVersionWins,
+        Bug::DeletionForgotten,
+        Bug::HighestDeletedFirst,
+        Bug::NewerReclaimed,
+    ];
 }
 
 thread_local! {

@@ -97,9 +97,11 @@ fn find(bug: Bug) -> Option<Failure> {
 
 /// Searches for all bugs, on all cores, and prints what found each. Returns the names of those not found.
 fn missed() -> Vec<&'static str> {
+    // Machines have no stores yet.
+    let bugs: Vec<_> = Bug::ALL.iter().copied().filter(|bug| !Bug::OFFLOAD.contains(bug)).collect();
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
-        while let Some(&bug) = Bug::ALL.get(next.fetch_add(1, Relaxed)) {
+        while let Some(&bug) = bugs.get(next.fetch_add(1, Relaxed)) {
             let start = Instant::now();
             let found = find(bug);
             let took = start.elapsed().as_secs_f64();

@@ -7,26 +7,12 @@
 //! machine some world fails.
 
 use super::*;
+use crate::dice::Rng;
 
 /// Blocks of the volume that are used: few, so that requests overlap.
 const BLOCKS: usize = 12;
 const STEPS: u32 = 600;
 const SEEDS: u64 = 400;
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % most
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
 
 /// A breach of the contract, by the owner or the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +69,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, breach: Option<Breach>) -> World {
-        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut rng = Rng::new(seed);
         let identity = match breach {
             Some(Breach::GrantedTooEarly) => OURS,
             Some(Breach::EndedTooEarly) => None,

@@ -1,0 +1,622 @@
+//! The client of off-load stores: writes of overloaded volumes go to logs on other disks for a while, and back later.
+//!
+//! ```text
+//!   write ─► choose ─► base
+//!               └────► store ─► record in its log ─► all copies acknowledged ─► the range map ─► Done
+//!   read  ─► parts ──► base, or the log of a store
+//!   base is idle ─► next_to_reclaim ─► read, write to the base durably ─► brought_home
+//!                       └─► all of it home or covered ─► deleted on each store ─► the base is free again
+//! ```
+//!
+//! The machine has no data and does no I/O. Its owner carries out [`Action`]s: it writes headers and the data of
+//! transfers to the stores, and tells the machine which of its writes and reclaims have ended.
+//!
+//! **Invariants** (Everest, section 3.2.3), for each byte:
+//! 1. Once a version of it may be in a store, new content goes to stores only, until the deletion of all its versions
+//!    is durable on every store that may have one. For a store that is away, the deletion is durable when as many
+//!    others
+//!    as there are copies remember it; the store is told when it is back.
+//! 2. A version is deleted only when it is on the base durably, or a higher one is durable in the stores.
+//! 3. The highest version is deleted last: a version waits until the deletion of lower ones that it covers is durable
+//!    everywhere. (Here: until no lower version of the volume that was covered remains.)
+//!
+//! **Failures.** If a record cannot be written, the log of that store begins a new epoch ([`log`]), and the writes that
+//! were on their way are decided anew ([`Action::Again`]). The failed version may be in stores: its range counts as
+//! off-loaded until it is deleted there, but is never read.
+//!
+//! Versions are numbers that grow: an incarnation, which control makes durable before it starts the machine, and a
+//! counter. So a store that was away has no version that is higher than a new one.
+//!
+//! Source: Everest, section 3. Batches of writes in one record, epochs with links, and remembered deletions without the
+//! name of their store are ours. Downside: one old version that stays delays the deletion of all covered later ones.
+
+#![cfg_attr(not(test), expect(dead_code, reason = "route, which is to use it, does not yet"))]
+
+mod log;
+mod ranges;
+mod record;
+mod recovery;
+mod start;
+mod store;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use log::log_bytes;
+pub use record::{HEADER, HeaderBytes, Sum};
+pub use recovery::{Recovered, Scan, Unusable};
+pub use start::{Initial, Past};
+pub use store::StoreId;
+
+use crate::ids::{IoId, VolumeId};
+use crate::slab::{Slab, Table};
+use crate::units::{Nanos, SECOND};
+use log::RECORD_BYTES_MAX;
+use ranges::{Id, Ranges};
+use record::Stored;
+use store::{Pending, State, Store, What};
+
+/// Copies of a write, at most.
+pub const COPIES_MAX: usize = 2;
+/// Stores of a disk, at most.
+pub const STORES_MAX: usize = 16;
+/// Bits of a version's counter; the others are the incarnation.
+const COUNTER_BITS: u32 = 40;
+/// Time after which a tail that has moved is made durable, if no write is on its way. Until then, recovery reads more
+/// of the log than it has to.
+const TAIL_NS: Nanos = SECOND;
+/// No copy.
+const NOWHERE: u64 = u64::MAX;
+/// Bits of a position in a log; the others of a place are the store.
+const POSITION_BITS: u32 = 56;
+
+/// What an operator chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Stores that have each off-loaded write, 1 to [`COPIES_MAX`].
+    pub copies: usize,
+    /// Requests at the base above which writes are off-loaded.
+    pub base_threshold: u32,
+    /// Requests at a store from which on no writes are off-loaded to it.
+    pub store_threshold: u32,
+    /// Off-loaded bytes of a volume, at most.
+    pub limit_bytes: u64,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    /// To the base.
+    Base,
+    /// To stores: [`Offload::write`].
+    Stores,
+    /// It has to go to stores, and too few can take it.
+    Wait,
+}
+
+/// A request to the owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    /// Write the record [`Offload::append`] durably: [`Offload::seal`] it first, if it has data.
+    Append(StoreId, u64),
+    /// Write the superblock [`Offload::superblock`] durably.
+    Superblock(StoreId),
+    /// The write is durable in the stores.
+    Done(IoId),
+    /// The write failed there: it is to be decided anew.
+    Again(IoId),
+}
+
+/// A record that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    /// First byte on the store.
+    pub(crate) offset: u64,
+    pub(crate) header: &'a HeaderBytes,
+    /// The transfers whose data follows, in order.
+    pub(crate) ios: &'a [IoId],
+}
+
+/// Content that is to be copied to the base.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reclaim {
+    pub(crate) volume: VolumeId,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    number: u64,
+    id: Id,
+}
+
+/// Where a part of a range is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// At the same place of the base.
+    Base,
+    /// In a store, from this byte on.
+    Store(StoreId, u64),
+    /// In stores that are away.
+    Away,
+}
+
+/// A write that is, or may be, in stores.
+#[derive(Clone, Default, Debug)]
+struct Version {
+    number: u64,
+    volume: u32,
+    start: u64,
+    len: u32,
+    /// Bytes that are the newest content and not home.
+    live: u32,
+    /// The places of its data: store and position.
+    copies: [u64; COPIES_MAX],
+    /// Stores that may have it, and those whose deletion is on its way.
+    stores: u16,
+    deleting: u16,
+    /// Copies that are not acknowledged.
+    waiting: u8,
+    /// Stores that shall remember its deletion for those that are away, and those that do.
+    remembering: u16,
+    remembered: u16,
+    /// It never took effect.
+    is_failed: bool,
+    is_reclaiming: bool,
+    io: Option<IoId>,
+}
+
+impl Version {
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+
+    /// Copies in these stores.
+    fn copies_in(&self, stores: u16) -> usize {
+        let places = self.copies.iter().filter(|&&place| place != NOWHERE);
+        places.filter(|&&place| of_place(place).0.bit() & self.stores & stores != 0).count()
+    }
+
+    fn copy_on(&self, store: StoreId) -> Option<u64> {
+        self.copies.iter().find(|&&place| place != NOWHERE && of_place(place).0 == store).map(|&it| of_place(it).1)
+    }
+}
+
+fn place(store: StoreId, at: u64) -> u64 {
+    u64::from(store.0) << POSITION_BITS | at
+}
+
+fn of_place(place: u64) -> (StoreId, u64) {
+    (StoreId((place >> POSITION_BITS) as u8), place & ((1 << POSITION_BITS) - 1))
+}
+
+/// The off-loaded content of a volume.
+#[derive(Default, Debug)]
+struct Volume {
+    /// Stable number, in the logs.
+    key: u32,
+    ranges: Ranges,
+    /// Versions, by number, that have nothing that is newest and away, and are not deleted everywhere.
+    dead: BTreeMap<u64, Id>,
+    /// Versions that a higher one covers in part, and that are not deleted everywhere.
+    covered: BTreeSet<u64>,
+    /// Ranges of failed versions.
+    failed: Vec<(u64, u64, Id)>,
+    /// Bytes whose newest content is away.
+    away_bytes: u64,
+}
+
+/// The state of one store, for operators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreStats {
+    /// Whether writes are sent to it.
+    pub is_open: bool,
+    /// Whether its content is unknown.
+    pub is_missing: bool,
+    /// Bytes whose newest content it has.
+    pub offloaded_bytes: u64,
+    /// Bytes of its log in use, and all.
+    pub used_bytes: u64,
+    /// Bytes of its log.
+    pub log_bytes: u64,
+    /// Requests that wait or are on their way.
+    pub load: u32,
+}
+
+/// A record of remembered deletions that is needed.
+#[derive(Debug)]
+struct Pin {
+    /// The store that has it, and its position there.
+    on: StoreId,
+    at: u64,
+    numbers: Vec<u64>,
+    /// The stores that were away.
+    away: u16,
+}
+
+/// The client of the stores of one disk.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    settings: Settings,
+    now: Nanos,
+    stores: Vec<Store>,
+    volumes: Table<VolumeId, Volume>,
+    versions: Slab<Version>,
+    /// Of this process.
+    first_number: u64,
+    next_number: u64,
+    /// Versions in the order of their numbers; some are gone.
+    order: VecDeque<(u64, Id)>,
+    pins: Vec<Pin>,
+    actions: VecDeque<Action>,
+    /// When a moved tail is made durable.
+    tail_at: Option<Nanos>,
+}
+
+impl Offload {
+    /// Off-loaded bytes of a volume: newest content that the base does not have.
+    pub(crate) fn away_bytes(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(volume).map_or(0, |state| state.away_bytes)
+    }
+
+    /// Whether stores may have a version of any byte of the volume.
+    pub(crate) fn has_versions(&self, volume: VolumeId) -> bool {
+        self.volumes.get(volume).is_some_and(|state| !state.ranges.is_empty() || !state.failed.is_empty())
+    }
+
+    /// Where a write of `start..end` goes, with `base_load` requests at the base.
+    pub(crate) fn choose(&self, volume: VolumeId, start: u64, end: u64, base_load: u32) -> Choice {
+        let Some(state) = self.volumes.get(volume) else { return Choice::Base };
+        let has_failed = state.failed.iter().any(|&(from, to, _)| from < end && start < to);
+        let bytes = end - start;
+        let is_small = bytes <= RECORD_BYTES_MAX - HEADER as u64;
+        let able = self.stores.iter().filter(|store| store.takes(bytes));
+        if (state.ranges.overlaps(start, end) || has_failed) && !planted!(BaseWrittenWhileAway) {
+            let is_possible = able.count() >= self.settings.copies && is_small;
+            return if is_possible { Choice::Stores } else { Choice::Wait };
+        }
+        let limit = self.settings.store_threshold.min(base_load);
+        let idle = able.filter(|store| store.load() < limit).count();
+        let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
+        let is_peak = base_load > self.settings.base_threshold && !is_limited && is_small;
+        if is_peak && idle >= self.settings.copies { Choice::Stores } else { Choice::Base }
+    }
+
+    /// Takes a write for which [`Offload::choose`] says `Stores`; its data stays as it is until it is done. No other
+    /// write that overlaps it is on its way.
+    pub(crate) fn write(&mut self, now: Nanos, volume: VolumeId, io: IoId, start: u64, end: u64) {
+        self.now = self.now.max(now);
+        let (bytes, number) = (end - start, self.next_number);
+        self.next_number += 1;
+        let mut stores: Vec<(u32, u64, u8)> = (0..self.stores.len() as u8)
+            .filter(|&at| self.stores[at as usize].takes(bytes))
+            .map(|at| (self.stores[at as usize].load(), self.stores[at as usize].log.used(), at))
+            .collect();
+        stores.sort_unstable();
+        stores.truncate(self.settings.copies);
+        let id = self.versions.take();
+        self.versions[id] = Version {
+            number,
+            volume: volume.0,
+            start,
+            len: bytes as u32,
+            copies: [NOWHERE; COPIES_MAX],
+            waiting: if planted!(OneCopyIsEnough) { 1 } else { stores.len() as u8 },
+            io: Some(io),
+            ..Version::default()
+        };
+        let copies = self.settings.copies as u8;
+        let stored = Stored { version: number, key: self.volumes[volume].key, start, len: bytes as u32, copies };
+        for &(.., store) in &stores {
+            self.stores[store as usize].push(Pending { id, io, stored });
+        }
+        self.order.push_back((number, id));
+        self.settle();
+    }
+
+    /// The record that [`Action::Append`] names; `None` if the store has failed since.
+    pub(crate) fn append(&self, store: StoreId, number: u64) -> Option<Record<'_>> {
+        let store = &self.stores[store.0 as usize];
+        let append = store.appends.iter().find(|append| append.place.number == number)?;
+        Some(Record { offset: store.log.place(append.place.at), header: &append.header, ios: &append.ios })
+    }
+
+    /// The CRC-32C of the data of a record.
+    pub(crate) fn seal(&mut self, store: StoreId, number: u64, data_sum: u32) {
+        let appends = &mut self.stores[store.0 as usize].appends;
+        if let Some(append) = appends.iter_mut().find(|append| append.place.number == number) {
+            record::seal(&mut append.header, data_sum);
+        }
+    }
+
+    /// A record was written, or not.
+    pub(crate) fn appended(&mut self, now: Nanos, store: StoreId, number: u64, is_good: bool) {
+        self.now = self.now.max(now);
+        let state = &mut self.stores[store.0 as usize];
+        let Some(append) = state.appends.iter_mut().find(|append| append.place.number == number) else { return };
+        append.has_ended = true;
+        if is_good {
+            let (first, past) = state.log.stored(number);
+            for number in first..past {
+                let appends = &mut self.stores[store.0 as usize].appends;
+                let at = appends.iter().position(|append| append.place.number == number);
+                let Some(append) = at.and_then(|at| appends.remove(at)) else { continue };
+                self.acknowledged(store, append.place.at, append.what);
+            }
+        } else {
+            self.store_failed(store);
+        }
+        self.close_if_drained(store);
+        self.settle();
+    }
+
+    /// A record and all before it are durable.
+    fn acknowledged(&mut self, store: StoreId, at: u64, what: What) {
+        match what {
+            What::Writes(ids) => {
+                let mut data = at + HEADER as u64;
+                for id in ids {
+                    let version = &mut self.versions[id];
+                    let free = version.copies.iter_mut().find(|copy| **copy == NOWHERE).expect("a copy for each store");
+                    *free = place(store, data);
+                    version.stores |= store.bit();
+                    data += u64::from(version.len);
+                    self.copy_ended(id);
+                }
+            }
+            What::Deletions(ids) => {
+                for id in ids {
+                    let at = self.versions[id].copy_on(store).expect("it was there");
+                    self.stores[store.0 as usize].log.release(at);
+                    self.versions[id].stores &= !store.bit();
+                    self.versions[id].deleting &= !store.bit();
+                    self.forget_if_gone(id);
+                }
+            }
+            What::Remembered(numbers) => self.remembered(store, at, numbers),
+            What::Owed(numbers) => {
+                let owed = &mut self.stores[store.0 as usize].owed;
+                owed.drain(..numbers.len());
+                if owed.is_empty() {
+                    self.unpin(store);
+                }
+            }
+            What::Padding => {}
+        }
+    }
+
+    /// A version that is dead, by its number.
+    fn dead_version(&self, number: u64) -> Option<Id> {
+        self.volumes.values().find_map(|volume| volume.dead.get(&number).copied())
+    }
+
+    /// One more copy of a write is durable, or failed.
+    fn copy_ended(&mut self, id: Id) {
+        let version = &mut self.versions[id];
+        version.waiting = version.waiting.saturating_sub(1);
+        if version.waiting > 0 {
+            return;
+        }
+        let Some(io) = version.io.take() else { return };
+        if !version.is_failed {
+            version.live = version.len;
+            self.took_effect(id);
+            return self.actions.push_back(Action::Done(io));
+        }
+        // Copies that are there are deleted; others go with the epoch of their store.
+        let (volume, number) = (VolumeId(version.volume), version.number);
+        let range = (version.start, version.end(), id);
+        let state = &mut self.volumes[volume];
+        state.failed.push(range);
+        state.dead.insert(number, id);
+        self.actions.push_back(Action::Again(io));
+        self.forget_if_gone(id);
+    }
+
+    /// A version is the newest content of its range.
+    fn took_effect(&mut self, id: Id) {
+        let Version { volume, start, len, .. } = self.versions[id];
+        let state = &mut self.volumes[VolumeId(volume)];
+        let (versions, stores) = (&mut self.versions, &mut self.stores);
+        state.ranges.cover(start, start + u64::from(len), id, |older, bytes, is_home| {
+            let version = &mut versions[older];
+            state.covered.insert(version.number);
+            if !is_home {
+                version.live -= bytes as u32;
+                state.away_bytes -= bytes;
+                count(stores, version, bytes, false);
+                if version.live == 0 {
+                    state.dead.insert(version.number, older);
+                }
+            }
+        });
+        state.away_bytes += u64::from(len);
+        count(stores, &versions[id], u64::from(len), true);
+    }
+
+    /// The base has what was to be reclaimed durably.
+    pub(crate) fn brought_home(&mut self, now: Nanos, reclaim: Reclaim) {
+        self.now = self.now.max(now);
+        let Reclaim { volume, start, end, number, .. } = reclaim;
+        self.reclaim_ended(reclaim);
+        let Some(state) = self.volumes.get_mut(volume) else { return };
+        let newest = state.ranges.parts(start, end).filter_map(|part| part.version);
+        let is_meant = |&id: &Id| self.versions[id].number == number || planted!(NewerReclaimed);
+        let ids: BTreeSet<Id> = newest.filter(is_meant).collect();
+        for id in ids {
+            let bytes = state.ranges.brought_home(start, end, id);
+            let version = &mut self.versions[id];
+            version.live -= bytes as u32;
+            state.away_bytes -= bytes;
+            count(&mut self.stores, version, bytes, false);
+            if version.live == 0 && bytes > 0 {
+                state.dead.insert(version.number, id);
+            }
+        }
+        self.settle();
+    }
+
+    /// The oldest content of a volume that is away and not being reclaimed. Content of which a store that is away has a
+    /// copy comes first.
+    pub(crate) fn next_to_reclaim(&mut self, volume: VolumeId) -> Option<Reclaim> {
+        while let Some(&(number, id)) = self.order.front() {
+            if self.versions[id].number == number && (self.versions[id].live > 0 || self.versions[id].io.is_some()) {
+                break;
+            }
+            self.order.pop_front();
+        }
+        let away = self.mask(|store| !store.is_open());
+        let is_candidate = |&&(number, id): &&(u64, Id)| {
+            let version = &self.versions[id];
+            version.number == number && version.volume == volume.0 && version.live > 0 && !version.is_reclaiming
+        };
+        let is_vulnerable = |&&(_, id): &&(u64, Id)| self.versions[id].stores & away != 0;
+        let is_readable = |&&(_, id): &&(u64, Id)| self.versions[id].copies_in(!away) > 0;
+        let mut candidates = self.order.iter().filter(is_candidate).filter(is_readable);
+        let first = candidates.clone().find(is_vulnerable).filter(|_| away != 0);
+        let &(number, id) = first.or_else(|| candidates.next())?;
+        let Version { start, len, .. } = self.versions[id];
+        let (start, end) = self.volumes[volume].ranges.away(start, start + u64::from(len), id).next()?;
+        self.versions[id].is_reclaiming = true;
+        Some(Reclaim { volume, start, end, number, id })
+    }
+
+    /// A reclaim was given up.
+    pub(crate) fn reclaim_ended(&mut self, Reclaim { number, id, .. }: Reclaim) {
+        if self.versions[id].number == number {
+            self.versions[id].is_reclaiming = false;
+        }
+    }
+
+    /// The parts of `start..end`, in order, and where each is.
+    pub(crate) fn parts(
+        &self,
+        volume: VolumeId,
+        start: u64,
+        end: u64,
+    ) -> impl Iterator<Item = (u64, u64, Source)> + '_ {
+        let parts = self.volumes.get(volume).map(|state| state.ranges.parts(start, end));
+        let whole = parts.is_none().then_some((start, end, Source::Base));
+        let located = parts.into_iter().flatten().map(|part| (part.start, part.end, self.source(part)));
+        located.chain(whole)
+    }
+
+    fn source(&self, part: ranges::Part) -> Source {
+        let Some(id) = part.version else { return Source::Base };
+        let version = &self.versions[id];
+        let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE).map(|&copy| of_place(copy));
+        let present = copies.filter(|(store, _)| {
+            version.stores & store.bit() != 0 && self.stores[store.0 as usize].state != State::Missing
+        });
+        let best = present.min_by_key(|(store, _)| {
+            let state = &self.stores[store.0 as usize];
+            (!state.is_open(), state.load())
+        });
+        let Some((store, at)) = best else { return Source::Away };
+        Source::Store(store, self.stores[store.0 as usize].log.place(at + part.start - version.start))
+    }
+
+    /// The stores of which something holds.
+    fn mask(&self, of: impl Fn(&Store) -> bool) -> u16 {
+        let stores = (0u8..).zip(&self.stores);
+        stores.filter(|(_, store)| of(store)).fold(0, |mask, (at, _)| mask | StoreId(at).bit())
+    }
+
+    /// A store cannot be written: what waits is decided anew, and its log begins a new epoch when what is on its way
+    /// has ended.
+    fn store_failed(&mut self, store: StoreId) {
+        let state = &mut self.stores[store.0 as usize];
+        state.state = State::Failing;
+        state.pending_bytes = 0;
+        let pending = std::mem::take(&mut state.pending);
+        for id in std::mem::take(&mut state.deletions) {
+            self.versions[id].deleting &= !store.bit();
+        }
+        for number in std::mem::take(&mut state.remembered) {
+            self.forget_host(store, number);
+        }
+        for Pending { id, .. } in pending {
+            self.versions[id].is_failed = true;
+            self.copy_ended(id);
+        }
+    }
+
+    /// Closes a store that failed, when nothing is on its way to it any more.
+    fn close_if_drained(&mut self, store: StoreId) {
+        let state = &mut self.stores[store.0 as usize];
+        if state.state != State::Failing || !state.is_drained() {
+            return;
+        }
+        state.close(self.now);
+        for append in std::mem::take(&mut state.appends) {
+            match append.what {
+                What::Writes(ids) => {
+                    for id in ids {
+                        // Until the new epoch has begun, recovery could find it.
+                        self.versions[id].stores |= store.bit();
+                        self.versions[id].is_failed = true;
+                        self.copy_ended(id);
+                    }
+                }
+                // They may be deleted or not, so they are deleted again.
+                What::Deletions(ids) => {
+                    for id in ids {
+                        self.versions[id].deleting &= !store.bit();
+                        self.forget_if_gone(id);
+                    }
+                }
+                What::Remembered(numbers) => numbers.iter().for_each(|&number| self.forget_host(store, number)),
+                What::Owed(_) | What::Padding => {}
+            }
+        }
+    }
+
+    /// A store does not remember the deletion of a version.
+    fn forget_host(&mut self, store: StoreId, number: u64) {
+        if let Some(id) = self.dead_version(number) {
+            self.versions[id].remembering &= !store.bit();
+        }
+    }
+
+    /// A version is in no store any more, or those that have it will be told: the base is free again.
+    fn forget_if_gone(&mut self, id: Id) {
+        let away = self.mask(|store| !store.is_open());
+        let version = &self.versions[id];
+        let hosts = version.remembered.count_ones() as usize;
+        let is_remembered = hosts >= self.settings.copies && version.stores & !away == 0 && version.deleting == 0;
+        if version.stores != 0 && !is_remembered || version.waiting > 0 || version.live > 0 {
+            return;
+        }
+        let Version { number, volume, start, stores, is_failed, .. } = *version;
+        let (end, copies) = (version.end(), version.copies);
+        let state = &mut self.volumes[VolumeId(volume)];
+        if is_failed {
+            state.failed.retain(|&(.., failed)| failed != id);
+        } else {
+            state.ranges.remove(start, end, id);
+        }
+        state.covered.remove(&number);
+        state.dead.remove(&number);
+        for (store, at) in copies.into_iter().filter(|&copy| copy != NOWHERE).map(of_place) {
+            if stores & store.bit() != 0 {
+                let state = &mut self.stores[store.0 as usize];
+                state.log.release(at);
+            }
+        }
+        for (at, state) in self.stores.iter_mut().enumerate() {
+            if stores & StoreId(at as u8).bit() != 0 && !planted!(DeletionForgotten) {
+                state.owed.push(number);
+            }
+        }
+        self.versions[id] = Version::default();
+        self.versions.give(id);
+    }
+}
+
+/// Adds bytes to, or takes them from, the stores that have a version.
+fn count(stores: &mut [Store], version: &Version, bytes: u64, is_more: bool) {
+    for (at, store) in stores.iter_mut().enumerate() {
+        if version.stores & StoreId(at as u8).bit() != 0 {
+            store.live_bytes = if is_more { store.live_bytes + bytes } else { store.live_bytes.saturating_sub(bytes) };
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The machine from what its stores had.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::log::Log;
+use super::ranges::Id;
+use super::record::Stored;
+use super::recovery::Recovered;
+use super::store::{LATE_BYTES_MAX, State, Store, StoreId};
+use super::{COPIES_MAX, COUNTER_BITS, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, place};
+use crate::ids::VolumeId;
+use crate::slab::{Slab, Table};
+use crate::units::Nanos;
+
+/// A store of the set, as it is when the machine starts.
+#[derive(Debug)]
+pub enum Initial {
+    /// Its content; and the incarnation of the last process that started without it and did not tell it what was
+    /// deleted meanwhile ([`Offload::is_told`]), or 0.
+    Scanned(Recovered, u32),
+    /// It cannot be reached. Its log, and the bytes of that.
+    Missing(u128, u64),
+}
+
+/// What control has made durable of earlier processes, before the machine starts.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// Above that of any earlier process.
+    pub incarnation: u32,
+    /// The incarnation of the last process that started without some store: what it has found counts from then on, even
+    /// if too few stores have it. That is the present one if a store is missing now.
+    pub accepted: u32,
+    /// Writes of an earlier process may land in stores after their scans: a server does not fence it.
+    pub is_unfenced: bool,
+}
+
+impl Offload {
+    /// The client of `stores`, with what they have. `volumes` are all volumes of the disk, with their numbers in the
+    /// logs.
+    pub(crate) fn start(
+        now: Nanos,
+        settings: Settings,
+        past: Past,
+        stores: Vec<Initial>,
+        volumes: &[(VolumeId, u32)],
+    ) -> Offload {
+        assert!((1..=COPIES_MAX).contains(&settings.copies) && stores.len() <= STORES_MAX);
+        let mut offload = Offload {
+            settings,
+            now,
+            stores: Vec::new(),
+            volumes: Table::default(),
+            versions: Slab::new(),
+            first_number: u64::from(past.incarnation) << COUNTER_BITS,
+            next_number: u64::from(past.incarnation) << COUNTER_BITS,
+            order: VecDeque::new(),
+            pins: Vec::new(),
+            actions: VecDeque::new(),
+            tail_at: None,
+        };
+        for &(volume, key) in volumes {
+            offload.volumes.insert(volume, Volume { key, ..Volume::default() });
+        }
+        let mut merged = Merged::default();
+        for (at, initial) in (0u8..).zip(stores) {
+            let (log, state) = match initial {
+                Initial::Scanned(recovered, missed) => {
+                    merged.missed.push(u64::from(missed) << COUNTER_BITS);
+                    (merged.add(StoreId(at), recovered), State::Closed(now))
+                }
+                Initial::Missing(log, capacity) => {
+                    merged.missed.push(0);
+                    let empty = Recovered::format(log, capacity);
+                    (Log::new(&empty.superblock, 0, VecDeque::new()), State::Missing)
+                }
+            };
+            offload.stores.push(Store::new(log, state, if past.is_unfenced { LATE_BYTES_MAX } else { 0 }));
+        }
+        offload.merge(merged, u64::from(past.accepted) << COUNTER_BITS);
+        offload.settle();
+        offload
+    }
+
+    /// A store that was missing at the start can be reached: what it has.
+    pub(crate) fn arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) {
+        self.now = self.now.max(now);
+        assert!(self.stores[store.0 as usize].state == State::Missing, "{store:?} is known");
+        let mut merged = Merged::default();
+        self.stores[store.0 as usize].log = merged.add(store, recovered);
+        let ids: BTreeMap<u64, Id> = self.known_versions().collect();
+        let mut owed = Vec::new();
+        for (&number, found) in &merged.versions {
+            let (_, at) = found.copies[0];
+            let known = ids.get(&number).filter(|&&id| self.versions[id].copies.contains(&NOWHERE));
+            let Some(&id) = known else {
+                // It was deleted meanwhile, or enough others have it.
+                owed.push(number);
+                continue;
+            };
+            self.stores[store.0 as usize].log.need(at);
+            let free = self.versions[id].copies.iter_mut().find(|copy| **copy == NOWHERE).expect("there is one");
+            *free = place(store, at);
+        }
+        for (_, id) in ids {
+            if self.versions[id].copy_on(store).is_none() {
+                self.versions[id].stores &= !store.bit();
+                self.forget_if_gone(id);
+            }
+        }
+        let state = &mut self.stores[store.0 as usize];
+        state.owed = if planted!(DeletionForgotten) { Vec::new() } else { owed };
+        // What only it has does not count, so nobody waits for its new epoch.
+        (state.state, state.is_new) = (State::Closed(now), false);
+        self.settle();
+    }
+
+    /// Whether a version of an earlier process has fewer copies than it should: a store was missing at the start. As
+    /// long as that is so, the next process must not start without any of the stores that this one has started with,
+    /// unless even fewer copies would do.
+    pub(crate) fn is_thin(&self) -> bool {
+        let is_thin = |&(number, id): &(u64, Id)| {
+            let version = &self.versions[id];
+            let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE).count();
+            number < self.first_number && copies < self.settings.copies
+        };
+        self.known_versions().any(|it| is_thin(&it))
+    }
+
+    /// Whether a volume may be served: each store that was scanned has a new epoch, and what recovery has dropped is
+    /// deleted durably. Otherwise a later recovery could find something else: a write of an earlier process that landed
+    /// late, or a version of which it cannot know that it was dropped.
+    pub(crate) fn is_ready(&self, volume: VolumeId) -> bool {
+        if self.stores.iter().any(|store| store.is_new && store.state != State::Missing) {
+            return false;
+        }
+        let is_early = |&(.., id): &(u64, u64, Id)| self.versions[id].number < self.first_number;
+        self.volumes.get(volume).is_none_or(|state| !state.failed.iter().any(is_early))
+    }
+
+    /// Whether a store has been told of everything that was deleted while it was away.
+    pub(crate) fn is_told(&self, store: StoreId) -> bool {
+        let state = &self.stores[store.0 as usize];
+        state.is_open() && state.owed.is_empty()
+    }
+
+    /// All versions that are, or may be, in stores.
+    pub(super) fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
+        let live = self.order.iter().copied().filter(|&(number, id)| self.versions[id].number == number);
+        let dead = self.volumes.values().flat_map(|volume| volume.dead.iter().map(|(&number, &id)| (number, id)));
+        live.chain(dead)
+    }
+
+    /// `accepted`: versions below it count if any store has them.
+    fn merge(&mut self, merged: Merged, accepted: u64) {
+        let missing = self.mask(|store| store.state == State::Missing);
+        for (&(on, at), numbers) in merged.deletions.iter().filter(|_| missing != 0) {
+            // A store that is missing may have them.
+            self.stores[on.0 as usize].log.need(at);
+            self.pins.push(Pin { on, at, numbers: numbers.clone(), away: missing });
+        }
+        let keys: BTreeMap<u32, VolumeId> = self.volumes.iter().map(|(volume, state)| (state.key, volume)).collect();
+        let all: Vec<_> = merged.versions.iter().collect();
+        let in_order: Box<dyn Iterator<Item = _>> =
+            if planted!(OlderVersionWins) { Box::new(all.into_iter().rev()) } else { Box::new(all.into_iter()) };
+        for (&number, found) in in_order {
+            // With all stores there, a write that too few of them have was not acknowledged. It is dropped: otherwise a
+            // later recovery, without a store that has it, would not find it.
+            let is_partial =
+                missing == 0 && number >= accepted && found.copies.len() < usize::from(found.stored.copies);
+            // A process that did not know of it has gone on: what it left in its range counts.
+            let was_missed = found.copies.iter().all(|(store, _)| number < merged.missed[store.0 as usize]);
+            let is_deleted = merged.deleted.contains(&number) || is_partial || was_missed;
+            let volume = keys.get(&found.stored.key).copied();
+            let mut copies = [NOWHERE; COPIES_MAX];
+            let mut stores = missing;
+            for (free, &(store, at)) in copies.iter_mut().zip(&found.copies) {
+                *free = place(store, at);
+                stores |= store.bit();
+                self.stores[store.0 as usize].log.need(at);
+            }
+            let Stored { start, len, .. } = found.stored;
+            let Some(volume) = volume else {
+                // Its volume was deleted. Nobody reads it: the log is free of it when all versions of it are.
+                found.copies.iter().for_each(|&(store, at)| self.stores[store.0 as usize].log.release(at));
+                continue;
+            };
+            let id = self.versions.take();
+            let live = if is_deleted { 0 } else { len };
+            self.versions[id] =
+                Version { number, volume: volume.0, start, len, live, copies, stores, ..Version::default() };
+            if is_deleted {
+                // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
+                self.versions[id].is_failed = true;
+                let state = &mut self.volumes[volume];
+                state.failed.push((start, start + u64::from(len), id));
+                state.dead.insert(number, id);
+            } else {
+                self.order.push_back((number, id));
+                self.took_effect(id);
+            }
+        }
+    }
+}
+
+/// A version of some stores.
+#[derive(Debug)]
+struct Copies {
+    stored: Stored,
+    copies: Vec<(StoreId, u64)>,
+}
+
+/// What all stores had.
+#[derive(Default, Debug)]
+struct Merged {
+    versions: BTreeMap<u64, Copies>,
+    deleted: BTreeSet<u64>,
+    /// For each store, the number below which another store has to have what it has.
+    missed: Vec<u64>,
+    /// Versions that are deleted, by the record that says so.
+    deletions: BTreeMap<(StoreId, u64), Vec<u64>>,
+}
+
+impl Merged {
+    /// Adds the content of a store; returns its log.
+    fn add(&mut self, store: StoreId, recovered: Recovered) -> Log {
+        let Recovered { superblock, end, records, found, deleted } = recovered;
+        let own: BTreeSet<u64> = deleted.iter().map(|&(number, _)| number).collect();
+        for (number, at) in deleted {
+            self.deletions.entry((store, at)).or_default().push(number);
+        }
+        for found in found.into_iter().filter(|found| !own.contains(&found.stored.version)) {
+            let copies = self.versions.entry(found.stored.version);
+            copies.or_insert(Copies { stored: found.stored, copies: Vec::new() }).copies.push((store, found.at));
+        }
+        self.deleted.extend(own);
+        Log::new(&superblock, end, records)
+    }
+}

@@ -1,0 +1,257 @@
+//! One store of a client: its log, what waits to be appended, and what is on its way.
+
+use std::collections::VecDeque;
+
+use super::log::{Log, Place, RECORD_BYTES_MAX};
+use super::ranges::Id;
+use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, WRITES_MAX};
+use crate::ids::IoId;
+use crate::units::{MILLISECOND, Nanos, SECOND};
+
+/// Records of a store in flight: enough that the disk always has the next one while it writes one, few enough that
+/// writes which arrive meanwhile share a record.
+const RECORDS_MAX: usize = 8;
+/// Bytes of a store in flight from which on no further record follows.
+const IN_FLIGHT_BYTES: u64 = 1 << 20;
+/// How far behind the last acknowledged record bytes of a dead process may land.
+pub(super) const LATE_BYTES_MAX: u64 = IN_FLIGHT_BYTES + 2 * RECORD_BYTES_MAX;
+/// Time before a store that failed is tried again, doubled up to the longest.
+const RETRY_NS: Nanos = 100 * MILLISECOND;
+const RETRY_NS_MAX: Nanos = 5 * SECOND;
+
+/// A store, by its place in the client's set.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StoreId(pub u8);
+
+impl StoreId {
+    pub(super) fn bit(self) -> u16 {
+        1 << self.0
+    }
+}
+
+/// Whether a store is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// It was not scanned: what it has is unknown.
+    Missing,
+    /// A new epoch begins at this time.
+    Closed(Nanos),
+    /// The superblock of a new epoch is on its way.
+    Opening,
+    Open,
+    /// A write to it failed. It is closed when nothing is on its way any more.
+    Failing,
+}
+
+/// What a record has.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Writes(Vec<Id>),
+    /// Versions of this store.
+    Deletions(Vec<Id>),
+    /// Versions that other stores, which are away, have; by their numbers.
+    Remembered(Vec<u64>),
+    /// Versions that it had while it was away.
+    Owed(Vec<u64>),
+    Padding,
+}
+
+/// A record on its way.
+#[derive(Debug)]
+pub(super) struct Append {
+    pub(super) place: Place,
+    pub(super) what: What,
+    pub(super) header: Box<HeaderBytes>,
+    /// The transfers that have its data, in order.
+    pub(super) ios: Vec<IoId>,
+    /// It was written, or failed.
+    pub(super) has_ended: bool,
+}
+
+/// A write that waits to be appended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) id: Id,
+    pub(super) io: IoId,
+    pub(super) stored: Stored,
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) state: State,
+    pub(super) log: Log,
+    /// No epoch of this process has begun.
+    pub(super) is_new: bool,
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) pending_bytes: u64,
+    /// Versions to be deleted.
+    pub(super) deletions: VecDeque<Id>,
+    /// Versions that the next durable tail deletes.
+    pub(super) behind_tail: Vec<Id>,
+    /// Versions of other stores to be remembered.
+    pub(super) remembered: VecDeque<u64>,
+    /// Versions that it may have and that do not count any more, since it was away when they were deleted.
+    pub(super) owed: Vec<u64>,
+    /// From the first that is not acknowledged on, in log order.
+    pub(super) appends: VecDeque<Append>,
+    /// The tail in the superblock that is on its way.
+    pub(super) superblock: Option<(u64, u64, HeaderBytes)>,
+    pub(super) retry_ns: Nanos,
+    /// Bytes that late writes of an earlier process may still reach behind the head.
+    pub(super) margin: u64,
+    /// Requests in its disk besides ours, as its server reports.
+    pub(super) reported_load: u32,
+    /// Bytes of newest content, and their versions.
+    pub(super) live_bytes: u64,
+}
+
+impl Store {
+    pub(super) fn new(log: Log, state: State, margin: u64) -> Store {
+        Store {
+            state,
+            log,
+            is_new: true,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            deletions: VecDeque::new(),
+            behind_tail: Vec::new(),
+            remembered: VecDeque::new(),
+            owed: Vec::new(),
+            appends: VecDeque::new(),
+            superblock: None,
+            retry_ns: RETRY_NS,
+            margin,
+            reported_load: 0,
+            live_bytes: 0,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Writes that wait or are on their way, and what its server reports.
+    pub(super) fn load(&self) -> u32 {
+        let outstanding: usize = self.appends.iter().map(|append| append.ios.len()).sum();
+        (self.pending.len() + outstanding) as u32 + self.reported_load
+    }
+
+    /// Whether another write of so many bytes may be sent to it.
+    pub(super) fn takes(&self, bytes: u64) -> bool {
+        let headers = (self.pending.len() as u64 + 1) * HEADER as u64;
+        self.is_open() && self.log.has_room(self.pending_bytes + bytes + headers)
+    }
+
+    pub(super) fn push(&mut self, pending: Pending) {
+        self.pending_bytes += u64::from(pending.stored.len);
+        self.pending.push_back(pending);
+    }
+
+    /// Whether its records and superblocks are all written, or failed.
+    pub(super) fn is_drained(&self) -> bool {
+        self.superblock.is_none() && self.appends.iter().all(|append| append.has_ended)
+    }
+
+    /// The next time for a new epoch, after a failure.
+    pub(super) fn close(&mut self, now: Nanos) {
+        self.state = State::Closed(now + self.retry_ns);
+        self.retry_ns = (self.retry_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    pub(super) fn opened(&mut self) {
+        (self.state, self.is_new) = (State::Open, false);
+        self.retry_ns = RETRY_NS;
+    }
+
+    /// Appends the next record, if something waits. False if nothing does, or if it has to wait.
+    pub(super) fn append_next(&mut self) -> bool {
+        let in_flight = self.appends.front().map_or(0, |first| self.log.head() - first.place.at);
+        if !self.is_open() || self.appends.len() >= RECORDS_MAX || in_flight >= IN_FLIGHT_BYTES {
+            return false;
+        }
+        let is_deleting = self.appends.iter().any(|append| !matches!(append.what, What::Writes(_) | What::Padding));
+        // One record of deletions at a time: what is deleted meanwhile shares the next one.
+        (!is_deleting && self.append_deletions()) || self.append_writes()
+    }
+
+    fn append_deletions(&mut self) -> bool {
+        let numbers: Vec<u64>;
+        let (what, needed) = if !self.owed.is_empty() {
+            numbers = self.owed.iter().copied().take(DELETIONS_MAX).collect();
+            (What::Owed(numbers.clone()), 0)
+        } else if !self.deletions.is_empty() {
+            let count = self.deletions.len().min(DELETIONS_MAX);
+            // The numbers are put in by the caller, who knows the versions.
+            (What::Deletions(self.deletions.drain(..count).collect()), 0)
+        } else if !self.remembered.is_empty() {
+            let count = self.remembered.len().min(DELETIONS_MAX);
+            (What::Remembered(self.remembered.drain(..count).collect()), 1)
+        } else {
+            return false;
+        };
+        let Some((padding, place)) = self.log.append(HEADER as u64, needed) else {
+            self.put_back(what);
+            return false;
+        };
+        self.begin(padding, place, what, Vec::new());
+        true
+    }
+
+    /// Deletions that could not be appended wait again.
+    pub(super) fn put_back(&mut self, what: What) {
+        match what {
+            What::Deletions(ids) => ids.into_iter().rev().for_each(|id| self.deletions.push_front(id)),
+            What::Remembered(numbers) => numbers.into_iter().rev().for_each(|it| self.remembered.push_front(it)),
+            What::Owed(_) | What::Writes(_) | What::Padding => {}
+        }
+    }
+
+    fn append_writes(&mut self) -> bool {
+        let (mut count, mut bytes) = (0, HEADER as u64);
+        for pending in self.pending.iter().take(WRITES_MAX) {
+            if count > 0 && bytes + u64::from(pending.stored.len) > RECORD_BYTES_MAX {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + u64::from(pending.stored.len));
+        }
+        if count == 0 {
+            return false;
+        }
+        let Some((padding, place)) = self.log.append(bytes, count as u16) else { return false };
+        self.pending_bytes -= bytes - HEADER as u64;
+        let writes: Vec<Pending> = self.pending.drain(..count).collect();
+        let ids = writes.iter().map(|pending| pending.id).collect();
+        let ios = writes.iter().map(|pending| pending.io).collect();
+        self.begin(padding, place, What::Writes(ids), ios);
+        let append = self.appends.back_mut().expect("it was just begun");
+        let header = header(&self.log, place, Kind::Writes, count);
+        record::encode_writes(header, writes.iter().map(|pending| pending.stored), &mut append.header);
+        true
+    }
+
+    fn begin(&mut self, padding: Option<Place>, place: Place, what: What, ios: Vec<IoId>) {
+        if let Some(place) = padding {
+            let mut append = Append::new(place, What::Padding, Vec::new());
+            record::encode_deletions(header(&self.log, place, Kind::Padding, 0), &[], &mut append.header);
+            self.appends.push_back(append);
+        }
+        self.appends.push_back(Append::new(place, what, ios));
+    }
+
+    /// Writes the header of a record of deletions.
+    pub(super) fn encode_deletions(&mut self, at: usize, numbers: &[u64]) {
+        let append = &mut self.appends[at];
+        let header = header(&self.log, append.place, Kind::Deletions, numbers.len());
+        record::encode_deletions(header, numbers, &mut append.header);
+    }
+}
+
+fn header(log: &Log, Place { number, at, bytes }: Place, kind: Kind, count: usize) -> Header {
+    Header { log: log.id(), epoch: log.epoch(), number, at, bytes, kind, count, data_sum: 0 }
+}
+
+impl Append {
+    fn new(place: Place, what: What, ios: Vec<IoId>) -> Append {
+        Append { place, what, header: Box::new([0; HEADER]), ios, has_ended: false }
+    }
+}
