@@ -14,6 +14,8 @@ BLOCK = 512
 LONGEST = 254 * BLOCK
 # Outstanding requests of a replay: their payloads fit into the socket buffers and the server's limit of unsent replies.
 WINDOW = 16
+# Bytes of read replies that may be on the way while a payload is sent: the socket buffers take them.
+READING_BYTES_MAX = WINDOW * LONGEST
 
 
 class Wrong(AssertionError):
@@ -70,20 +72,22 @@ def content(block, number):
 
 
 class Replay:
-    """One replay over one connection that has negotiated simple replies."""
+    """One replay over one connection that has negotiated simple replies or extended headers."""
 
     def __init__(self, connection):
         self.connection = connection
         self.written = {}
         self.in_flight = {}
         self.reading, self.writing = {}, {}
+        # Data of reads whose reply has begun, with extended headers.
+        self.parts = {}
         self.answered = 0
 
     def run(self, log):
         """Sends all requests. Overlapping ones are in flight together only if all of them read."""
         for number, (command, flags, offset, length) in enumerate(requests(log), 1):
             blocks = range(offset // BLOCK, (offset + length) // BLOCK)
-            while len(self.in_flight) >= WINDOW or self._must_wait(command, blocks):
+            while len(self.in_flight) >= WINDOW or self._must_wait(command, blocks) or self._would_block(command):
                 self._take_reply()
             payload = b""
             if command == wire.WRITE:
@@ -94,6 +98,10 @@ class Replay:
         while self.in_flight:
             self._take_reply()
         return self.answered
+
+    def _would_block(self, command):
+        """Whether the server could wait for this client to receive while the client sends a payload."""
+        return command == wire.WRITE and len(self.reading) * BLOCK > READING_BYTES_MAX
 
     def _users(self, command):
         return {wire.READ: self.reading, wire.WRITE: self.writing}.get(command)
@@ -110,18 +118,45 @@ class Replay:
                 del users[block]
 
     def _take_reply(self):
+        if self.connection.extended:
+            return self._take_chunk()
         magic, error, cookie = struct.unpack(">IIQ", self.connection.receive(16))
         if magic != wire.SIMPLE or error:
             raise Wrong(f"a reply of {magic:08x} with error {error}")
         if cookie not in self.in_flight:
             raise Wrong(f"a reply with cookie {cookie}, which no request in flight has")
+        command, blocks = self._answered(cookie)
+        if command == wire.READ:
+            self.check(blocks, self.connection.receive(len(blocks) * BLOCK))
+
+    def _take_chunk(self):
+        cookie, kind, flags, body = self.connection.chunk()
+        if cookie not in self.in_flight:
+            raise Wrong(f"a chunk with cookie {cookie}, which no request in flight has")
+        command, blocks, _ = self.in_flight[cookie]
+        if kind in (wire.OFFSET_DATA, wire.OFFSET_HOLE):
+            offset = struct.unpack_from(">Q", body)[0]
+            data = body[8:] if kind == wire.OFFSET_DATA else bytes(struct.unpack_from(">I", body, 8)[0])
+            begins, ends = offset // BLOCK, (offset + len(data)) // BLOCK
+            if command != wire.READ or begins < blocks.start or ends > blocks.stop:
+                raise Wrong(f"a chunk with blocks {begins} to {ends}, not all of which were asked for")
+            self.check(range(begins, ends), data)
+            self.parts[cookie] = self.parts.get(cookie, 0) + ends - begins
+        elif kind != wire.CHUNK_NONE:
+            raise Wrong(f"a chunk of type {kind}: {body.hex()}")
+        if flags & wire.DONE:
+            command, blocks = self._answered(cookie)
+            if command == wire.READ and self.parts.pop(cookie, 0) != len(blocks):
+                raise Wrong(f"a reply without some of the blocks {blocks}")
+
+    def _answered(self, cookie):
+        """A request has succeeded."""
         command, blocks, number = self.in_flight.pop(cookie)
         self._count(command, blocks, -1)
         self.answered += 1
         if command == wire.WRITE:
             self.written.update((block, number) for block in blocks)
-        if command == wire.READ:
-            self.check(blocks, self.connection.receive(len(blocks) * BLOCK))
+        return command, blocks
 
     def check(self, blocks, data):
         """Compares what was read with the last acknowledged writes."""

@@ -285,6 +285,19 @@ impl Cache {
         true
     }
 
+    /// A block that will not be read again soon is dropped, if it is cached and clean. False if it is in use.
+    pub(crate) fn drop_passed(&mut self, volume: VolumeId, number: u64) -> bool {
+        let Some(id) = self.lookup(volume, number) else { return true };
+        let block = self.block(id);
+        if !block.quiet() || self.pool.is_shared(block.frame) {
+            return false;
+        }
+        if !block.unwritten() && !self.must_keep(block) {
+            self.drop_block(id);
+        }
+        true
+    }
+
     /// Evicts the first block of the order that can be evicted. False if there is none.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
         let Cache { partitions, pool, durability, volumes, blocks, .. } = self;

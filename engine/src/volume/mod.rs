@@ -23,6 +23,7 @@ mod lifecycle;
 mod order;
 mod pace;
 mod partitions;
+mod passed;
 mod prefetch;
 mod range;
 mod read;

@@ -57,7 +57,11 @@ impl Volumes {
         if let Some(halted) = seen.ended {
             self.stream_ended(volume, halted);
         }
-        seen.stream.inspect(|&place| self.count_unread(volume, place))
+        if let Some(place) = seen.stream {
+            self.count_unread(volume, place);
+            self.stream_read(volume, place);
+        }
+        seen.stream
     }
 
     fn count_unread(&mut self, volume: VolumeId, place: usize) {

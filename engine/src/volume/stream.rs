@@ -49,10 +49,22 @@ pub(crate) struct Stream {
     unread: u64,
     /// A read beyond this byte triggers the next window.
     pub(crate) marker: u64,
+    /// Blocks before this one were dropped behind the reader, or left to the eviction policy (`passed.rs`).
+    pub(crate) passed: u64,
 }
 
-const EMPTY: Stream =
-    Stream { start: 0, requests: 0, seen: 0, used: 0, conn: ConnId(0), serial: 0, ahead: 0, unread: 0, marker: 0 };
+const EMPTY: Stream = Stream {
+    start: 0,
+    requests: 0,
+    seen: 0,
+    used: 0,
+    conn: ConnId(0),
+    serial: 0,
+    ahead: 0,
+    unread: 0,
+    marker: 0,
+    passed: 0,
+};
 
 impl Stream {
     /// It has enough reads in a row to be a stream.

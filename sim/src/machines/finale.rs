@@ -21,6 +21,7 @@ impl World {
         self.note("the end begins".into());
         self.out.network.heal();
         self.restore()?;
+        let since = self.out.now;
         for at in 0..self.machines.len() {
             self.machines[at].disk.faults = Faults::NONE;
             self.resume(at);
@@ -30,6 +31,7 @@ impl World {
         }
         self.until("reaching all volumes", |world| !world.volumes.iter().any(|volume| volume.is_fenced))?;
         self.until("answering", |world| world.clients.iter().all(|client| client.pending.is_empty()))?;
+        self.until("what was stuck", |world| world.machines.iter().all(|machine| !machine.is_stuck(since)))?;
         for at in 0..self.volumes.len() {
             self.flush(at)?;
             self.read_all(at)?;

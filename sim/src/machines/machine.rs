@@ -128,6 +128,13 @@ impl Machine {
         self.process.is_some() && self.stopped.is_none()
     }
 
+    /// Whether a request that its disk got until `since` has not returned: a server that waits for one admits no new
+    /// session, for up to 8 s.
+    pub(crate) fn is_stuck(&self, since: Nanos) -> bool {
+        let is_old = self.disk.requests().any(|(_, submitted_at)| submitted_at <= since);
+        is_old || self.hosted.iter().any(|hosted| self.disk.has_orphans(hosted.volume))
+    }
+
     pub(crate) fn hosted(&self, volume: VolumeId) -> &Hosted {
         self.hosted.iter().find(|hosted| hosted.volume == volume).expect("a volume of the machine")
     }

@@ -128,6 +128,8 @@ pub(crate) struct World {
     troubles: u64,
     /// Troubles until the special one.
     special_at: u64,
+    /// Times that the special one was put off, because a gateway was not served.
+    put_off: u64,
     /// The first gateway is cut off.
     is_cut: bool,
     /// Since when another volume has the name of the export.
@@ -182,6 +184,7 @@ impl World {
             is_busy: true,
             troubles,
             special_at,
+            put_off: 0,
             is_cut: false,
             swapped_at: None,
             at_once: 0,

@@ -9,6 +9,12 @@ use super::{Wake, World};
 use crate::Verdict;
 use crate::trace::Line;
 
+/// Each time the special trouble has been put off so often, troubles become half as frequent: processes that die every
+/// 50 ms would never be served, and it would never happen.
+const PUT_OFF_MAX: u64 = 8;
+/// The longest time between two troubles then: any gateway is served within a part of it.
+const TROUBLE_NS_MAX: Nanos = 100 * SECOND;
+
 /// What can happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
@@ -32,7 +38,9 @@ impl World {
             return Ok(());
         }
         self.troubles -= 1;
-        let at = self.out.now + self.out.rng.between(self.setup.trouble_ns / 4, self.setup.trouble_ns);
+        let doublings = (self.put_off / PUT_OFF_MAX).min(16);
+        let most_ns = (self.setup.trouble_ns << doublings).min(TROUBLE_NS_MAX);
+        let at = self.out.now + self.out.rng.between(most_ns / 4, most_ns);
         self.out.queue.push(at, Wake::Trouble);
         let is_early = self.special_at > 0;
         self.special_at = self.special_at.saturating_sub(1);
@@ -189,6 +197,7 @@ impl World {
         if !is_reached || !is_refused {
             // Of a swap, a gateway without a session would take the other volume for the right one.
             (self.special_at, self.troubles) = (2, self.troubles + 2);
+            self.put_off += 1;
             return Ok(());
         }
         match self.setup.kind {
