@@ -76,6 +76,8 @@ pub(super) struct Log {
     durable: VecDeque<bool>,
     /// Position behind the last acknowledged record.
     acknowledged: u64,
+    /// Of this process: that of the newest link, or of superblocks without a link.
+    epoch: u64,
     links: Vec<Link>,
     counter: u64,
     /// The tail of the newest durable superblock.
@@ -97,6 +99,7 @@ impl Log {
             first: superblock.tail_number,
             durable: VecDeque::new(),
             acknowledged: end,
+            epoch: superblock.epoch,
             links,
             counter: superblock.counter,
             persisted: superblock.tail,
@@ -108,7 +111,7 @@ impl Log {
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.links.last().map_or(0, |link| link.epoch)
+        self.epoch
     }
 
     /// Number of the next record.
@@ -134,7 +137,7 @@ impl Log {
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        planted!(HeadPassesTail) || self.head + bytes <= self.persisted + self.capacity
+        self.has_link() && (planted!(HeadPassesTail) || self.head + bytes <= self.persisted + self.capacity)
     }
 
     /// Bytes between the persisted tail and the head, which may be more than there are after a new epoch.
@@ -157,9 +160,9 @@ impl Log {
         self.capacity
     }
 
-    /// Whether no more links fit: the next epoch has to wait until the tail has passed one.
-    pub(super) fn is_linked_full(&self) -> bool {
-        self.links.len() >= LINKS_MAX
+    /// Whether records can be appended to the present epoch. It has no link while there are too many earlier ones.
+    pub(super) fn has_link(&self) -> bool {
+        self.links.last().is_some_and(|link| link.end == u64::MAX)
     }
 
     /// A new epoch begins. Records that are not acknowledged are dropped. `margin` is the number of bytes behind the
@@ -175,18 +178,31 @@ impl Log {
         }
         self.head += if planted!(LateWritesInLog) { 0 } else { margin };
         // Of this process alone, whatever superblocks of others the store shows.
-        let epoch = (self.epoch() + 1).max(u64::from(incarnation) << EPOCH_BITS);
-        self.links.push(Link { epoch, start: self.head, number, end: u64::MAX });
+        self.epoch = (self.epoch + 1).max(u64::from(incarnation) << EPOCH_BITS);
+        self.link(number);
+    }
+
+    /// Begins the records of the epoch, if there are not too many links. Whether it did.
+    fn link(&mut self, number: u64) -> bool {
+        // Nobody needs those that have no records.
+        self.links.retain(|link| link.start < link.end);
+        let fits = self.links.len() < LINKS_MAX;
+        if fits {
+            self.links.push(Link { epoch: self.epoch, start: self.head, number, end: u64::MAX });
+        }
+        fits
+    }
+
+    /// Begins the records of an epoch that has had no link. Whether it did; the next superblock says so.
+    pub(super) fn link_again(&mut self) -> bool {
+        let tail = self.tail_position();
+        self.links.retain(|link| tail < link.end);
+        self.link(self.next())
     }
 
     /// Whether a record without data fits.
     pub(super) fn has_room_for_header(&self) -> bool {
         self.fits(HEADER as u64)
-    }
-
-    /// Whether the position is in the oldest record.
-    pub(super) fn is_in_tail(&self, at: u64) -> bool {
-        self.records.front().is_some_and(|tail| tail.at <= at && at < tail.end())
     }
 
     /// Takes the place for a record of so many bytes, of which `needed` versions or pins are in it. The padding that
@@ -267,10 +283,24 @@ impl Log {
         self.counter += 1;
         let tail = self.tail_position();
         // The epoch of the tail and later ones. With an empty log that is the present one.
-        let keep = self.links.iter().position(|link| tail < link.end).expect("the present epoch has no end");
-        self.links.drain(..keep);
-        let (log, capacity, counter, links) = (self.id, self.capacity, self.counter, self.links.clone());
-        Superblock { log, capacity, counter, tail: tail.max(self.links[0].start), tail_number: self.first, links }
+        self.links.retain(|link| tail < link.end);
+        let Log { id: log, capacity, epoch, counter, first: tail_number, .. } = *self;
+        Superblock {
+            log,
+            capacity,
+            epoch,
+            counter,
+            tail,
+            tail_number,
+            links: self.links.clone(),
+            deleted: Vec::new(),
+            remembered: Vec::new(),
+        }
+    }
+
+    /// Position of the tail that is durable.
+    pub(super) fn durable_tail(&self) -> u64 {
+        self.persisted
     }
 
     /// A superblock with this tail is durable.

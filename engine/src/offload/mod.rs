@@ -45,7 +45,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use log::log_bytes;
-pub use record::{HEADER, HeaderBytes, Sum};
+pub use record::{HEADER, HeaderBytes, SUPERBLOCK, Sum, SuperblockBytes};
 pub use recovery::{Recovered, Scan, Unusable};
 pub use start::{Initial, Past};
 pub use store::StoreId;
@@ -126,7 +126,6 @@ pub(crate) struct Reclaim {
     pub(crate) start: u64,
     pub(crate) end: u64,
     number: u64,
-    id: Id,
 }
 
 /// Where a part of a range is.
@@ -161,7 +160,6 @@ struct Version {
     remembered: u16,
     /// It never took effect.
     is_failed: bool,
-    is_reclaiming: bool,
     io: Option<IoId>,
 }
 
@@ -195,14 +193,31 @@ struct Volume {
     /// Stable number, in the logs.
     key: u32,
     ranges: Ranges,
-    /// Versions, by number, that have nothing that is newest and away, and are not deleted everywhere.
+    /// Versions by number: on their way to stores.
+    writing: BTreeMap<u64, Id>,
+    /// With content that is the newest and away.
+    live: BTreeMap<u64, Id>,
+    /// Without, and not deleted everywhere.
     dead: BTreeMap<u64, Id>,
-    /// Versions that a higher one covers in part, and that are not deleted everywhere.
+    /// Of these, those whose deletion some store has still to be asked for.
+    undeleted: BTreeSet<u64>,
+    /// Versions that a higher one covers in part or that failed, and that are not deleted everywhere.
     covered: BTreeSet<u64>,
-    /// Ranges of failed versions.
-    failed: Vec<(u64, u64, Id)>,
+    /// Failed versions, with their ranges.
+    failed: BTreeMap<u64, (u64, u64)>,
+    /// What is being copied to the base.
+    reclaiming: Vec<Reclaim>,
     /// Bytes whose newest content is away.
     away_bytes: u64,
+}
+
+impl Volume {
+    /// A version has no content any more that is the newest and away.
+    fn die(&mut self, number: u64, id: Id) {
+        self.live.remove(&number);
+        self.dead.insert(number, id);
+        self.undeleted.insert(number);
+    }
 }
 
 /// The state of one store, for operators.
@@ -222,15 +237,24 @@ pub struct StoreStats {
     pub load: u32,
 }
 
-/// A record of remembered deletions that is needed.
+/// A record of remembered deletions. It is needed until each of its versions is deleted wherever it was.
 #[derive(Debug)]
 struct Pin {
-    /// The store that has it, and its position there.
+    /// The store that has it, and its position there; `None` in its superblock.
     on: StoreId,
-    at: u64,
+    at: Option<u64>,
     numbers: Vec<u64>,
-    /// The stores that were away.
-    away: u16,
+}
+
+impl Pin {
+    /// It is not needed any more.
+    fn release(&self, stores: &mut [Store]) {
+        let store = &mut stores[self.on.0 as usize];
+        match self.at {
+            Some(at) => store.log.release(at),
+            None => store.notes.retain(|note| !note.is_remembered || !self.numbers.contains(&note.number)),
+        }
+    }
 }
 
 /// The client of the stores of one disk.
@@ -244,8 +268,6 @@ pub(crate) struct Offload {
     /// Of this process.
     first_number: u64,
     next_number: u64,
-    /// Versions in the order of their numbers; some are gone.
-    order: VecDeque<(u64, Id)>,
     pins: Vec<Pin>,
     actions: VecDeque<Action>,
     /// When a moved tail is made durable.
@@ -266,7 +288,7 @@ impl Offload {
     /// Where a write of `start..end` goes, with `base_load` requests at the base.
     pub(crate) fn choose(&self, volume: VolumeId, start: u64, end: u64, base_load: u32) -> Choice {
         let Some(state) = self.volumes.get(volume) else { return Choice::Base };
-        let has_failed = state.failed.iter().any(|&(from, to, _)| from < end && start < to);
+        let has_failed = state.failed.values().any(|&(from, to)| from < end && start < to);
         let bytes = end - start;
         let is_small = bytes <= RECORD_BYTES_MAX - HEADER as u64;
         let able = self.stores.iter().filter(|store| store.takes(bytes));
@@ -309,7 +331,7 @@ impl Offload {
         for &(.., store) in &stores {
             self.stores[store as usize].push(Pending { id, io, stored });
         }
-        self.order.push_back((number, id));
+        self.volumes[volume].writing.insert(number, id);
         self.settle();
     }
 
@@ -340,7 +362,7 @@ impl Offload {
                 let appends = &mut self.stores[store.0 as usize].appends;
                 let at = appends.iter().position(|append| append.place.number == number);
                 let Some(append) = at.and_then(|at| appends.remove(at)) else { continue };
-                self.acknowledged(store, append.place.at, append.what);
+                self.acknowledged(store, Some(append.place.at), append.what);
             }
         } else {
             self.store_failed(store);
@@ -349,11 +371,11 @@ impl Offload {
         self.settle();
     }
 
-    /// A record and all before it are durable.
-    fn acknowledged(&mut self, store: StoreId, at: u64, what: What) {
+    /// A record and all before it are durable, or deletions in a superblock, which have no position.
+    fn acknowledged(&mut self, store: StoreId, at: Option<u64>, what: What) {
         match what {
             What::Writes(ids) => {
-                let mut data = at + HEADER as u64;
+                let mut data = at.expect("writes are in records") + HEADER as u64;
                 for id in ids {
                     let version = &mut self.versions[id];
                     let free = version.copies.iter_mut().find(|copy| **copy == NOWHERE).expect("a copy for each store");
@@ -375,10 +397,7 @@ impl Offload {
             What::Remembered(numbers) => self.remembered(store, at, numbers),
             What::Owed(numbers) => {
                 let owed = &mut self.stores[store.0 as usize].owed;
-                owed.drain(..numbers.len());
-                if owed.is_empty() {
-                    self.unpin(store);
-                }
+                numbers.iter().for_each(|number| _ = owed.remove(number));
             }
             What::Padding => {}
         }
@@ -397,24 +416,27 @@ impl Offload {
             return;
         }
         let Some(io) = version.io.take() else { return };
+        let (volume, number) = (VolumeId(version.volume), version.number);
+        let range = (version.start, version.end());
+        let state = &mut self.volumes[volume];
+        state.writing.remove(&number);
         if !version.is_failed {
             version.live = version.len;
             self.took_effect(id);
             return self.actions.push_back(Action::Done(io));
         }
-        // Copies that are there are deleted; others go with the epoch of their store.
-        let (volume, number) = (VolumeId(version.volume), version.number);
-        let range = (version.start, version.end(), id);
-        let state = &mut self.volumes[volume];
-        state.failed.push(range);
-        state.dead.insert(number, id);
+        // Copies that are there are deleted; others go with the epoch of their store. Higher versions hide it until
+        // then.
+        state.failed.insert(number, range);
+        state.covered.insert(number);
+        state.die(number, id);
         self.actions.push_back(Action::Again(io));
         self.forget_if_gone(id);
     }
 
     /// A version is the newest content of its range.
     fn took_effect(&mut self, id: Id) {
-        let Version { volume, start, len, .. } = self.versions[id];
+        let Version { number, volume, start, len, .. } = self.versions[id];
         let state = &mut self.volumes[VolumeId(volume)];
         let (versions, stores) = (&mut self.versions, &mut self.stores);
         state.ranges.cover(start, start + u64::from(len), id, |older, bytes, is_home| {
@@ -425,10 +447,13 @@ impl Offload {
                 state.away_bytes -= bytes;
                 count(stores, version, bytes, false);
                 if version.live == 0 {
+                    state.live.remove(&version.number);
                     state.dead.insert(version.number, older);
+                    state.undeleted.insert(version.number);
                 }
             }
         });
+        state.live.insert(number, id);
         state.away_bytes += u64::from(len);
         count(stores, &versions[id], u64::from(len), true);
     }
@@ -449,41 +474,44 @@ impl Offload {
             state.away_bytes -= bytes;
             count(&mut self.stores, version, bytes, false);
             if version.live == 0 && bytes > 0 {
-                state.dead.insert(version.number, id);
+                state.die(version.number, id);
             }
         }
         self.settle();
     }
 
-    /// The oldest content of a volume that is away and not being reclaimed. Content of which a store that is away has a
-    /// copy comes first.
+    /// The oldest content of a volume that is away, unless a range that overlaps it is being reclaimed. Content of
+    /// which a store that is away has a copy comes first.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeId) -> Option<Reclaim> {
-        while let Some(&(number, id)) = self.order.front() {
-            if self.versions[id].number == number && (self.versions[id].live > 0 || self.versions[id].io.is_some()) {
-                break;
-            }
-            self.order.pop_front();
+        if !self.is_ready(volume) {
+            return None;
         }
         let away = self.mask(|store| !store.is_open());
-        let is_candidate = |&&(number, id): &&(u64, Id)| {
-            let version = &self.versions[id];
-            version.number == number && version.volume == volume.0 && version.live > 0 && !version.is_reclaiming
+        let missing = self.mask(|store| store.state == State::Missing);
+        let (state, versions) = (&self.volumes[volume], &self.versions);
+        let is_free = |&&id: &&Id| {
+            let version = &versions[id];
+            !state.reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
         };
-        let is_vulnerable = |&&(_, id): &&(u64, Id)| self.versions[id].stores & away != 0;
-        let is_readable = |&&(_, id): &&(u64, Id)| self.versions[id].copies_in(!away) > 0;
-        let mut candidates = self.order.iter().filter(is_candidate).filter(is_readable);
-        let first = candidates.clone().find(is_vulnerable).filter(|_| away != 0);
-        let &(number, id) = first.or_else(|| candidates.next())?;
-        let Version { start, len, .. } = self.versions[id];
-        let (start, end) = self.volumes[volume].ranges.away(start, start + u64::from(len), id).next()?;
-        self.versions[id].is_reclaiming = true;
-        Some(Reclaim { volume, start, end, number, id })
+        let has_copy = |id: &Id, stores: u16| versions[*id].copies_in(stores) > 0;
+        let candidates = || state.live.values().filter(is_free);
+        let is_vulnerable = |id: &&Id| has_copy(id, !away) && versions[**id].stores & away != 0;
+        let vulnerable = || candidates().find(is_vulnerable).filter(|_| away != 0);
+        // A store that cannot be written can perhaps be read.
+        let near = || candidates().find(|id| has_copy(id, !away));
+        let any = || candidates().find(|id| has_copy(id, !missing));
+        let &id = vulnerable().or_else(near).or_else(any)?;
+        let version = &versions[id];
+        let (start, end) = state.ranges.away(version.start, version.end(), id).next()?;
+        let reclaim = Reclaim { volume, start, end, number: version.number };
+        self.volumes[volume].reclaiming.push(reclaim);
+        Some(reclaim)
     }
 
-    /// A reclaim was given up.
-    pub(crate) fn reclaim_ended(&mut self, Reclaim { number, id, .. }: Reclaim) {
-        if self.versions[id].number == number {
-            self.versions[id].is_reclaiming = false;
+    /// A reclaim was given up: nothing of it is on its way to the base any more.
+    pub(crate) fn reclaim_ended(&mut self, reclaim: Reclaim) {
+        if let Some(state) = self.volumes.get_mut(reclaim.volume) {
+            state.reclaiming.retain(|&other| other != reclaim);
         }
     }
 
@@ -501,7 +529,7 @@ impl Offload {
     }
 
     fn source(&self, part: ranges::Part) -> Source {
-        let Some(id) = part.version else { return Source::Base };
+        let Some(id) = part.version.filter(|_| !part.is_home) else { return Source::Base };
         let version = &self.versions[id];
         let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE).map(|&copy| of_place(copy));
         let present = copies.filter(|(store, _)| {
@@ -528,12 +556,11 @@ impl Offload {
         state.state = State::Failing;
         state.pending_bytes = 0;
         let pending = std::mem::take(&mut state.pending);
+        let remembered = std::mem::take(&mut state.remembered);
         for id in std::mem::take(&mut state.deletions) {
-            self.versions[id].deleting &= !store.bit();
+            self.delete_again(store, id);
         }
-        for number in std::mem::take(&mut state.remembered) {
-            self.forget_host(store, number);
-        }
+        remembered.into_iter().for_each(|number| self.forget_host(store, number));
         for Pending { id, .. } in pending {
             self.versions[id].is_failed = true;
             self.copy_ended(id);
@@ -547,8 +574,10 @@ impl Offload {
             return;
         }
         state.close(self.now);
-        for append in std::mem::take(&mut state.appends) {
-            match append.what {
+        let noting = std::mem::take(&mut state.noting);
+        let appends = std::mem::take(&mut state.appends).into_iter().map(|append| append.what);
+        for what in appends.chain(noting) {
+            match what {
                 What::Writes(ids) => {
                     for id in ids {
                         // Until the new epoch has begun, recovery could find it.
@@ -560,7 +589,7 @@ impl Offload {
                 // They may be deleted or not, so they are deleted again.
                 What::Deletions(ids) => {
                     for id in ids {
-                        self.versions[id].deleting &= !store.bit();
+                        self.delete_again(store, id);
                         self.forget_if_gone(id);
                     }
                 }
@@ -568,6 +597,13 @@ impl Offload {
                 What::Owed(_) | What::Padding => {}
             }
         }
+    }
+
+    /// A deletion has not reached a store, or may not have.
+    fn delete_again(&mut self, store: StoreId, id: Id) {
+        let version = &mut self.versions[id];
+        version.deleting &= !store.bit();
+        self.volumes[VolumeId(version.volume)].undeleted.insert(version.number);
     }
 
     /// A store does not remember the deletion of a version.
@@ -590,11 +626,12 @@ impl Offload {
         let (end, copies) = (version.end(), version.copies);
         let state = &mut self.volumes[VolumeId(volume)];
         if is_failed {
-            state.failed.retain(|&(.., failed)| failed != id);
+            state.failed.remove(&number);
         } else {
             state.ranges.remove(start, end, id);
         }
         state.covered.remove(&number);
+        state.undeleted.remove(&number);
         state.dead.remove(&number);
         for (store, at) in copies.into_iter().filter(|&copy| copy != NOWHERE).map(of_place) {
             if stores & store.bit() != 0 {
@@ -604,7 +641,7 @@ impl Offload {
         }
         for (at, state) in self.stores.iter_mut().enumerate() {
             if stores & StoreId(at as u8).bit() != 0 && !planted!(DeletionForgotten) {
-                state.owed.push(number);
+                state.owed.insert(number);
             }
         }
         self.versions[id] = Version::default();

@@ -42,6 +42,8 @@ pub(super) struct Part {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) version: Option<Id>,
+    /// The base has the same content.
+    pub(super) is_home: bool,
 }
 
 /// The pieces of a volume.
@@ -80,12 +82,12 @@ impl Ranges {
                 Some(&(piece_start, piece_end, piece)) if piece_start <= from => {
                     pieces.next();
                     at = piece_end.min(end);
-                    return Some(Part { start: from, end: at, version: Some(piece.id()) });
+                    return Some(Part { start: from, end: at, version: Some(piece.id()), is_home: piece.is_home() });
                 }
                 Some(&(piece_start, ..)) => piece_start.min(end),
                 None => end,
             };
-            Some(Part { start: from, end: at, version: None })
+            Some(Part { start: from, end: at, version: None, is_home: true })
         })
     }
 

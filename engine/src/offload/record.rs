@@ -1,7 +1,7 @@
 //! The form of a store: sectors of superblocks, then a circular log of records, each a header and its data.
 //!
 //! ```text
-//!   store     | superblocks (16 sectors, 64 KiB reserved) | log ······························ |
+//!   store     | 16 superblocks of 4 KiB | log ······························ |
 //!   record    | header, 512 bytes | data of its writes, one after the other |
 //! ```
 //!
@@ -18,8 +18,10 @@
 use super::log::{EPOCH_BITS, Link};
 use crate::units::SECTOR;
 
-/// Bytes of a header, and of a superblock: a sector, the unit that a disk writes as a whole.
+/// Bytes of a header: a sector, the unit that a disk writes as a whole.
 pub const HEADER: usize = 512;
+/// Bytes of a superblock. It may be torn: the one before it is in another place.
+pub const SUPERBLOCK: usize = 4096;
 /// Superblocks: four for each of four processes in turn. A late one of an earlier process meets another one's sector
 /// only four processes later.
 pub(super) const SUPERBLOCKS: u64 = 16;
@@ -30,13 +32,17 @@ pub(super) const WRITES_MAX: usize = (HEADER - FIELDS) / ENTRY;
 /// Deletions of a record, at most.
 pub(super) const DELETIONS_MAX: usize = (HEADER - FIELDS) / 8;
 /// Links of a superblock, at most.
-pub(super) const LINKS_MAX: usize = (HEADER - SUPER_FIELDS) / 32;
+pub(super) const LINKS_MAX: usize = 13;
+/// Deletions of a superblock, at most.
+pub(super) const NOTES_MAX: usize = (SUPERBLOCK - SUPER_FIELDS - LINKS_MAX * 32) / 8;
 
 /// Bytes of the fields of a header before its entries.
 const FIELDS: usize = 72;
 /// Bytes of a write in a header.
 const ENTRY: usize = 24;
-const SUPER_FIELDS: usize = 80;
+const SUPER_FIELDS: usize = 96;
+/// Where the deletions of a superblock are.
+const NOTES_AT: usize = SUPER_FIELDS + LINKS_MAX * 32;
 const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"AEROLOG1");
 const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"AEROSTO1");
 /// Where the checksum of a header or a superblock is.
@@ -46,6 +52,8 @@ const DATA_SUM_AT: usize = 64;
 
 /// A header, as it is on the store.
 pub type HeaderBytes = [u8; HEADER];
+/// A superblock, as it is on the store.
+pub type SuperblockBytes = [u8; SUPERBLOCK];
 
 /// A write of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,10 +74,12 @@ pub(super) struct Stored {
 pub(super) enum Kind {
     /// Data of writes.
     Writes,
-    /// Versions that need not be read any more.
+    /// Versions of this store that are deleted.
     Deletions,
     /// Nothing, up to the end of the log.
     Padding,
+    /// Versions that are deleted, wherever they are: of stores that were away.
+    Remembered,
 }
 
 /// The fields of a header.
@@ -128,7 +138,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// The checksum of a header or a superblock, without the field that has it.
-fn own_sum(bytes: &HeaderBytes) -> u32 {
+fn own_sum(bytes: &[u8]) -> u32 {
     let mut sum = Sum::default();
     sum.add(&bytes[..SUM_AT]);
     sum.add(&bytes[SUM_AT + 4..]);
@@ -155,6 +165,7 @@ impl Header {
             0 => Kind::Writes,
             1 => Kind::Deletions,
             2 => Kind::Padding,
+            3 => Kind::Remembered,
             _ => return None,
         };
         let header = Header {
@@ -167,7 +178,7 @@ impl Header {
             count: u32_at(bytes, 60) as usize,
             data_sum: u32_at(bytes, DATA_SUM_AT),
         };
-        let count_max = [WRITES_MAX, DELETIONS_MAX, 0][kind as usize];
+        let count_max = [WRITES_MAX, DELETIONS_MAX, 0, DELETIONS_MAX][kind as usize];
         let is_valid = u64_at(bytes, 0) == RECORD_MAGIC
             && u32_at(bytes, SUM_AT) == own_sum(bytes)
             && header.count <= count_max
@@ -226,28 +237,28 @@ pub(super) struct Superblock {
     pub(super) log: u128,
     /// Bytes of the log.
     pub(super) capacity: u64,
-    /// Number of this superblock within its epoch.
+    /// The epoch of the process that wrote it.
+    pub(super) epoch: u64,
+    /// Number of this superblock.
     pub(super) counter: u64,
     /// Position of the oldest record that is still needed, or the end of the log, and the number of the record there.
     pub(super) tail: u64,
     pub(super) tail_number: u64,
-    /// The epochs from the one of the tail on, oldest first; the last is the present one.
+    /// The epochs that have records from the tail on, oldest first.
     pub(super) links: Vec<Link>,
+    /// Deletions for which the log had no room: versions of this store, and versions wherever they are.
+    pub(super) deleted: Vec<u64>,
+    pub(super) remembered: Vec<u64>,
 }
 
 impl Superblock {
-    /// The present epoch.
-    pub(super) fn epoch(&self) -> u64 {
-        self.links.last().expect("there is an epoch").epoch
-    }
-
-    /// The sector that it belongs to.
+    /// Its first byte on the store.
     pub(super) fn place(&self) -> u64 {
-        ((self.epoch() >> EPOCH_BITS) % 4 * 4 + self.counter % 4) * SECTOR
+        ((self.epoch >> EPOCH_BITS) % 4 * 4 + self.counter % 4) * SUPERBLOCK as u64
     }
 
-    pub(super) fn encode(&self) -> HeaderBytes {
-        let mut bytes = [0; HEADER];
+    pub(super) fn encode(&self) -> SuperblockBytes {
+        let mut bytes = [0; SUPERBLOCK];
         put(&mut bytes, 0, SUPER_MAGIC.to_le_bytes());
         put(&mut bytes, 8, self.log.to_le_bytes());
         put(&mut bytes, 24, self.capacity.to_le_bytes());
@@ -255,22 +266,29 @@ impl Superblock {
         put(&mut bytes, 40, self.tail.to_le_bytes());
         put(&mut bytes, 48, self.tail_number.to_le_bytes());
         put(&mut bytes, 56, (self.links.len() as u32).to_le_bytes());
+        put(&mut bytes, 60, (self.deleted.len() as u32).to_le_bytes());
+        put(&mut bytes, 80, (self.remembered.len() as u32).to_le_bytes());
+        put(&mut bytes, 72, self.epoch.to_le_bytes());
         for (at, link) in (SUPER_FIELDS..).step_by(32).zip(&self.links) {
             put(&mut bytes, at, link.epoch.to_le_bytes());
             put(&mut bytes, at + 8, link.start.to_le_bytes());
             put(&mut bytes, at + 16, link.number.to_le_bytes());
             put(&mut bytes, at + 24, link.end.to_le_bytes());
         }
+        for (at, number) in (NOTES_AT..).step_by(8).zip(self.deleted.iter().chain(&self.remembered)) {
+            put(&mut bytes, at, number.to_le_bytes());
+        }
         let sum = own_sum(&bytes);
         put(&mut bytes, SUM_AT, sum.to_le_bytes());
         bytes
     }
 
-    /// The superblock of a sector; `None` if it has none, or only a part of one.
-    pub(super) fn decode(bytes: &HeaderBytes) -> Option<Superblock> {
-        let count = u32_at(bytes, 56) as usize;
-        if u64_at(bytes, 0) != SUPER_MAGIC || u32_at(bytes, SUM_AT) != own_sum(bytes) || count > LINKS_MAX || count == 0
-        {
+    /// The superblock of a place; `None` if it has none, or only a part of one.
+    pub(super) fn decode(bytes: &SuperblockBytes) -> Option<Superblock> {
+        let [count, deleted, remembered] = [56, 60, 80].map(|at| u32_at(bytes, at) as usize);
+        let are_possible = count <= LINKS_MAX && deleted.saturating_add(remembered) <= NOTES_MAX;
+        let is_possible = u64_at(bytes, 0) == SUPER_MAGIC && are_possible;
+        if !is_possible || u32_at(bytes, SUM_AT) != own_sum(bytes) {
             return None;
         }
         let link = |at| Link {
@@ -279,19 +297,23 @@ impl Superblock {
             number: u64_at(bytes, at + 16),
             end: u64_at(bytes, at + 24),
         };
+        let mut numbers = (NOTES_AT..SUPERBLOCK - 7).step_by(8).map(|at| u64_at(bytes, at));
         Some(Superblock {
             log: u128::from_le_bytes(get(bytes, 8)),
             capacity: u64_at(bytes, 24),
             counter: u64_at(bytes, 32),
+            epoch: u64_at(bytes, 72),
             tail: u64_at(bytes, 40),
             tail_number: u64_at(bytes, 48),
             links: (SUPER_FIELDS..).step_by(32).take(count).map(link).collect(),
+            deleted: numbers.by_ref().take(deleted).collect(),
+            remembered: numbers.take(remembered).collect(),
         })
     }
 }
 
-const _: () = assert!(SUPERBLOCKS * SECTOR <= LOG_STARTS && LOG_STARTS.is_multiple_of(SECTOR));
-const _: () = assert!(WRITES_MAX >= 18 && DELETIONS_MAX >= 55 && LINKS_MAX >= 13);
+const _: () = assert!(SUPERBLOCKS * SUPERBLOCK as u64 <= LOG_STARTS && LOG_STARTS.is_multiple_of(SECTOR));
+const _: () = assert!(WRITES_MAX >= 18 && DELETIONS_MAX >= 55 && NOTES_MAX >= 400);
 
 #[cfg(test)]
 mod tests {
@@ -333,14 +355,27 @@ mod tests {
             Link { epoch: 1, start: 0, number: 0, end: 512 },
             Link { epoch: 2, start: 8192, number: 1, end: u64::MAX },
         ];
-        let superblock = Superblock { log: 1, capacity: 1 << 20, counter: 5, tail: 512, tail_number: 1, links };
+        let superblock = Superblock {
+            log: 1,
+            capacity: 1 << 20,
+            epoch: 9,
+            counter: 5,
+            tail: 512,
+            tail_number: 1,
+            links,
+            deleted: vec![8, 1 << 63],
+            remembered: vec![9],
+        };
         let mut superbytes = superblock.encode();
         assert_eq!(Superblock::decode(&superbytes), Some(superblock));
         for bit in 0..HEADER * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            superbytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!((Header::decode(&bytes), Superblock::decode(&superbytes)), (None, None), "bit {bit}");
+            assert_eq!(Header::decode(&bytes), None, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        for bit in 0..SUPERBLOCK * 8 {
+            superbytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Superblock::decode(&superbytes), None, "bit {bit}");
             superbytes[bit / 8] ^= 1 << (bit % 8);
         }
     }

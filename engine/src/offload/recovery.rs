@@ -12,8 +12,7 @@
 use std::collections::VecDeque;
 
 use super::log::{Link, RECORD_BYTES_MAX, Record};
-use super::record::SUPERBLOCKS;
-use super::record::{self, HEADER, Header, Kind, LOG_STARTS, Stored, Sum, Superblock};
+use super::record::{self, HEADER, Header, Kind, LOG_STARTS, SUPERBLOCK, Stored, Sum, Superblock};
 use crate::units::SECTOR;
 
 /// Bytes of a read: large enough for the disk's streaming rate, small enough to be shared with others.
@@ -58,8 +57,10 @@ pub struct Recovered {
     /// From the tail on; nothing needs them yet.
     pub(super) records: VecDeque<Record>,
     pub(super) found: Vec<Found>,
-    /// Versions that are deleted, and the position of the record that says so.
-    pub(super) deleted: Vec<(u64, u64)>,
+    /// Its versions that are deleted.
+    pub(super) deleted: Vec<u64>,
+    /// Versions that are deleted wherever they are, and the position of the record that says so.
+    pub(super) remembered: Vec<(u64, u64)>,
 }
 
 impl Recovered {
@@ -68,8 +69,19 @@ impl Recovered {
     ///
     /// [`log_bytes`]: super::log_bytes
     pub fn format(log: u128, capacity: u64) -> Recovered {
-        let superblock = Superblock { log, capacity, counter: 0, tail: 0, tail_number: 0, links: Vec::new() };
-        Recovered { superblock, end: 0, records: VecDeque::new(), found: Vec::new(), deleted: Vec::new() }
+        let superblock = Superblock {
+            log,
+            capacity,
+            epoch: 0,
+            counter: 0,
+            tail: 0,
+            tail_number: 0,
+            links: Vec::new(),
+            deleted: Vec::new(),
+            remembered: Vec::new(),
+        };
+        let (records, found, deleted, remembered) = Default::default();
+        Recovered { superblock, end: 0, records, found, deleted, remembered }
     }
 }
 
@@ -97,7 +109,8 @@ pub struct Scan {
     taken: usize,
     records: VecDeque<Record>,
     found: Vec<Found>,
-    deleted: Vec<(u64, u64)>,
+    deleted: Vec<u64>,
+    remembered: Vec<(u64, u64)>,
 }
 
 impl Scan {
@@ -116,13 +129,14 @@ impl Scan {
             records: VecDeque::new(),
             found: Vec::new(),
             deleted: Vec::new(),
+            remembered: Vec::new(),
         }
     }
 
     /// The bytes of the store to be read next: first byte and number. `None` if the scan is complete.
     pub fn wants(&self) -> Option<(u64, u64)> {
         match self.state {
-            State::Superblocks => Some((0, SUPERBLOCKS * SECTOR)),
+            State::Superblocks => Some((0, LOG_STARTS)),
             State::Log => {
                 let from = (self.at + self.rest().len() as u64) % self.capacity;
                 Some((LOG_STARTS + from, READ_BYTES.min(self.capacity - from)))
@@ -151,8 +165,8 @@ impl Scan {
     }
 
     fn read_superblocks(&mut self, bytes: &[u8]) -> Result<(), Unusable> {
-        let sectors = bytes.chunks_exact(HEADER).map(|sector| sector.try_into().expect("a sector"));
-        let found = sectors.filter_map(Superblock::decode).max_by_key(|found| (found.epoch(), found.counter));
+        let places = bytes.as_chunks::<SUPERBLOCK>().0.iter();
+        let found = places.filter_map(Superblock::decode).max_by_key(|found| (found.epoch, found.counter));
         let superblock = found.ok_or(Unusable::NoLog)?;
         if superblock.log != self.log {
             return Err(Unusable::Foreign);
@@ -161,6 +175,9 @@ impl Scan {
             return Err(Unusable::Size { before: superblock.capacity, now: self.capacity });
         }
         (self.at, self.number) = (superblock.tail, superblock.tail_number);
+        if let Some(first) = superblock.links.first() {
+            self.at = self.at.max(first.start);
+        }
         self.superblock = Some(superblock);
         self.state = State::Log;
         Ok(())
@@ -177,7 +194,10 @@ impl Scan {
 
     /// Reads the next record. False if more bytes are needed, or the scan is complete.
     fn step(&mut self) -> Result<bool, Unusable> {
-        let link = self.links()[self.link];
+        let Some(&link) = self.links().get(self.link) else {
+            self.state = State::Done;
+            return Ok(false);
+        };
         if self.at >= link.end {
             return Ok(self.next_epoch());
         }
@@ -201,9 +221,10 @@ impl Scan {
                     at += u64::from(stored.len);
                 }
             }
-            Kind::Deletions => {
+            Kind::Deletions => self.deleted.extend(record::deletions(&bytes, header.count)),
+            Kind::Remembered => {
                 let at = self.at;
-                self.deleted.extend(record::deletions(&bytes, header.count).map(|number| (number, at)));
+                self.remembered.extend(record::deletions(&bytes, header.count).map(|number| (number, at)));
             }
             Kind::Padding => {}
         }
@@ -247,7 +268,7 @@ impl Scan {
     /// The content of the store.
     pub fn finish(self) -> Result<Recovered, Unusable> {
         let superblock = self.superblock.ok_or(Unusable::NoLog)?;
-        let Scan { at: end, records, found, deleted, .. } = self;
-        Ok(Recovered { superblock, end, records, found, deleted })
+        let Scan { at: end, records, found, deleted, remembered, .. } = self;
+        Ok(Recovered { superblock, end, records, found, deleted, remembered })
     }
 }

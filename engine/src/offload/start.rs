@@ -6,8 +6,8 @@ use super::log::Log;
 use super::ranges::Id;
 use super::record::Stored;
 use super::recovery::Recovered;
-use super::store::{LATE_BYTES_MAX, State, Store, StoreId};
-use super::{COPIES_MAX, COUNTER_BITS, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, place};
+use super::store::{LATE_BYTES_MAX, Note, State, Store, StoreId};
+use super::{COPIES_MAX, COUNTER_BITS, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, of_place, place};
 use crate::ids::VolumeId;
 use crate::slab::{Slab, Table};
 use crate::units::Nanos;
@@ -53,7 +53,6 @@ impl Offload {
             versions: Slab::new(),
             first_number: u64::from(past.incarnation) << COUNTER_BITS,
             next_number: u64::from(past.incarnation) << COUNTER_BITS,
-            order: VecDeque::new(),
             pins: Vec::new(),
             actions: VecDeque::new(),
             tail_at: None,
@@ -64,17 +63,18 @@ impl Offload {
         let mut merged = Merged::default();
         for (at, initial) in (0u8..).zip(stores) {
             let (log, state) = match initial {
-                Initial::Scanned(recovered, missed) => {
-                    merged.missed.push(u64::from(missed) << COUNTER_BITS);
-                    (merged.add(StoreId(at), recovered), State::Closed(now))
-                }
+                Initial::Scanned(recovered, missed) => (merged.add(StoreId(at), recovered, missed), State::Closed(now)),
                 Initial::Missing(log, capacity) => {
                     merged.missed.push(0);
+                    merged.notes.push(Vec::new());
                     let empty = Recovered::format(log, capacity);
                     (Log::new(&empty.superblock, 0, VecDeque::new()), State::Missing)
                 }
             };
             offload.stores.push(Store::new(log, state, if past.is_unfenced { LATE_BYTES_MAX } else { 0 }));
+        }
+        for (store, notes) in offload.stores.iter_mut().zip(&mut merged.notes) {
+            store.notes = std::mem::take(notes);
         }
         offload.merge(merged, u64::from(past.accepted) << COUNTER_BITS);
         offload.settle();
@@ -86,15 +86,16 @@ impl Offload {
         self.now = self.now.max(now);
         assert!(self.stores[store.0 as usize].state == State::Missing, "{store:?} is known");
         let mut merged = Merged::default();
-        self.stores[store.0 as usize].log = merged.add(store, recovered);
+        self.stores[store.0 as usize].log = merged.add(store, recovered, 0);
+        self.stores[store.0 as usize].notes = std::mem::take(&mut merged.notes[0]);
         let ids: BTreeMap<u64, Id> = self.known_versions().collect();
-        let mut owed = Vec::new();
+        let mut owed = BTreeSet::new();
         for (&number, found) in &merged.versions {
             let (_, at) = found.copies[0];
             let known = ids.get(&number).filter(|&&id| self.versions[id].copies.contains(&NOWHERE));
             let Some(&id) = known else {
                 // It was deleted meanwhile, or enough others have it.
-                owed.push(number);
+                owed.insert(number);
                 continue;
             };
             self.stores[store.0 as usize].log.need(at);
@@ -108,7 +109,7 @@ impl Offload {
             }
         }
         let state = &mut self.stores[store.0 as usize];
-        state.owed = if planted!(DeletionForgotten) { Vec::new() } else { owed };
+        state.owed = if planted!(DeletionForgotten) { BTreeSet::new() } else { owed };
         // What only it has does not count, so nobody waits for its new epoch.
         (state.state, state.is_new) = (State::Closed(now), false);
         self.settle();
@@ -120,7 +121,9 @@ impl Offload {
     pub(crate) fn is_thin(&self) -> bool {
         let is_thin = |&(number, id): &(u64, Id)| {
             let version = &self.versions[id];
-            let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE).count();
+            // The next process does not count what only stores have that were not told.
+            let is_sure = |&&copy: &&u64| copy != NOWHERE && self.is_told(of_place(copy).0);
+            let copies = version.copies.iter().filter(is_sure).count();
             number < self.first_number && copies < self.settings.copies
         };
         self.known_versions().any(|it| is_thin(&it))
@@ -133,8 +136,8 @@ impl Offload {
         if self.stores.iter().any(|store| store.is_new && store.state != State::Missing) {
             return false;
         }
-        let is_early = |&(.., id): &(u64, u64, Id)| self.versions[id].number < self.first_number;
-        self.volumes.get(volume).is_none_or(|state| !state.failed.iter().any(is_early))
+        let first_failed = |state: &Volume| state.failed.keys().next().copied();
+        self.volumes.get(volume).and_then(first_failed).is_none_or(|number| number >= self.first_number)
     }
 
     /// Whether a store has been told of everything that was deleted while it was away.
@@ -143,20 +146,23 @@ impl Offload {
         state.is_open() && state.owed.is_empty()
     }
 
-    /// All versions that are, or may be, in stores.
-    pub(super) fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
-        let live = self.order.iter().copied().filter(|&(number, id)| self.versions[id].number == number);
-        let dead = self.volumes.values().flat_map(|volume| volume.dead.iter().map(|(&number, &id)| (number, id)));
-        live.chain(dead)
+    /// All versions that are in stores and are not on their way.
+    fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
+        let all = self.volumes.values().flat_map(|volume| volume.live.iter().chain(&volume.dead));
+        all.map(|(&number, &id)| (number, id))
     }
 
     /// `accepted`: versions below it count if any store has them.
     fn merge(&mut self, merged: Merged, accepted: u64) {
         let missing = self.mask(|store| store.state == State::Missing);
-        for (&(on, at), numbers) in merged.deletions.iter().filter(|_| missing != 0) {
-            // A store that is missing may have them.
-            self.stores[on.0 as usize].log.need(at);
-            self.pins.push(Pin { on, at, numbers: numbers.clone(), away: missing });
+        for (&(on, at), numbers) in &merged.remembered {
+            if let Some(at) = at {
+                self.stores[on.0 as usize].log.need(at);
+            } else {
+                let notes = numbers.iter().map(|&number| Note { number, is_remembered: true, until: u64::MAX });
+                self.stores[on.0 as usize].notes.extend(notes);
+            }
+            self.pins.push(Pin { on, at, numbers: numbers.clone() });
         }
         let keys: BTreeMap<u32, VolumeId> = self.volumes.iter().map(|(volume, state)| (state.key, volume)).collect();
         let all: Vec<_> = merged.versions.iter().collect();
@@ -192,10 +198,10 @@ impl Offload {
                 // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
                 self.versions[id].is_failed = true;
                 let state = &mut self.volumes[volume];
-                state.failed.push((start, start + u64::from(len), id));
-                state.dead.insert(number, id);
+                state.failed.insert(number, (start, start + u64::from(len)));
+                state.covered.insert(number);
+                state.die(number, id);
             } else {
-                self.order.push_back((number, id));
                 self.took_effect(id);
             }
         }
@@ -216,23 +222,31 @@ struct Merged {
     deleted: BTreeSet<u64>,
     /// For each store, the number below which another store has to have what it has.
     missed: Vec<u64>,
-    /// Versions that are deleted, by the record that says so.
-    deletions: BTreeMap<(StoreId, u64), Vec<u64>>,
+    /// For each store, the deletions of its own versions in its superblock.
+    notes: Vec<Vec<Note>>,
+    /// Versions that are deleted wherever they are, by the record that says so; `None`: the superblock.
+    remembered: BTreeMap<(StoreId, Option<u64>), Vec<u64>>,
 }
 
 impl Merged {
-    /// Adds the content of a store; returns its log.
-    fn add(&mut self, store: StoreId, recovered: Recovered) -> Log {
-        let Recovered { superblock, end, records, found, deleted } = recovered;
-        let own: BTreeSet<u64> = deleted.iter().map(|&(number, _)| number).collect();
-        for (number, at) in deleted {
-            self.deletions.entry((store, at)).or_default().push(number);
+    /// Adds the content of a store that the process `missed` did not know; returns its log.
+    fn add(&mut self, store: StoreId, recovered: Recovered, missed: u32) -> Log {
+        let Recovered { superblock, end, records, found, deleted, remembered } = recovered;
+        self.missed.push(u64::from(missed) << COUNTER_BITS);
+        let note = |&number: &u64| Note { number, is_remembered: false, until: end };
+        self.notes.push(superblock.deleted.iter().map(note).collect());
+        let noted = superblock.remembered.iter().map(|&number| (number, None));
+        for (number, at) in remembered.into_iter().map(|(number, at)| (number, Some(at))).chain(noted) {
+            self.remembered.entry((store, at)).or_default().push(number);
+            self.deleted.insert(number);
         }
+        // That a version is deleted here says nothing of others that have it: the base has the same content, or a
+        // higher version does, unless it failed; and then a process without this store may have found it.
+        let own: BTreeSet<u64> = deleted.into_iter().chain(superblock.deleted.iter().copied()).collect();
         for found in found.into_iter().filter(|found| !own.contains(&found.stored.version)) {
             let copies = self.versions.entry(found.stored.version);
             copies.or_insert(Copies { stored: found.stored, copies: Vec::new() }).copies.push((store, found.at));
         }
-        self.deleted.extend(own);
         Log::new(&superblock, end, records)
     }
 }

@@ -1,10 +1,10 @@
 //! One store of a client: its log, what waits to be appended, and what is on its way.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::log::{Log, Place, RECORD_BYTES_MAX};
 use super::ranges::Id;
-use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, WRITES_MAX};
+use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes, WRITES_MAX};
 use crate::ids::IoId;
 use crate::units::{MILLISECOND, Nanos, SECOND};
 
@@ -56,6 +56,12 @@ pub(super) enum What {
     Padding,
 }
 
+impl What {
+    pub(super) fn is_deletion(&self) -> bool {
+        matches!(self, What::Deletions(_) | What::Remembered(_) | What::Owed(_))
+    }
+}
+
 /// A record on its way.
 #[derive(Debug)]
 pub(super) struct Append {
@@ -76,6 +82,16 @@ pub(super) struct Pending {
     pub(super) stored: Stored,
 }
 
+/// A deletion in a superblock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Note {
+    pub(super) number: u64,
+    /// It is of a version of another store.
+    pub(super) is_remembered: bool,
+    /// A durable tail at this position makes it superfluous.
+    pub(super) until: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) state: State,
@@ -86,16 +102,18 @@ pub(super) struct Store {
     pub(super) pending_bytes: u64,
     /// Versions to be deleted.
     pub(super) deletions: VecDeque<Id>,
-    /// Versions that the next durable tail deletes.
-    pub(super) behind_tail: Vec<Id>,
+    /// Deletions in superblocks, for which the log had no room.
+    pub(super) notes: Vec<Note>,
+    /// Those that are new in the superblock on its way.
+    pub(super) noting: Vec<What>,
     /// Versions of other stores to be remembered.
     pub(super) remembered: VecDeque<u64>,
     /// Versions that it may have and that do not count any more, since it was away when they were deleted.
-    pub(super) owed: Vec<u64>,
+    pub(super) owed: BTreeSet<u64>,
     /// From the first that is not acknowledged on, in log order.
     pub(super) appends: VecDeque<Append>,
     /// The tail in the superblock that is on its way.
-    pub(super) superblock: Option<(u64, u64, HeaderBytes)>,
+    pub(super) superblock: Option<(u64, u64, Box<SuperblockBytes>)>,
     pub(super) retry_ns: Nanos,
     /// Bytes that late writes of an earlier process may still reach behind the head.
     pub(super) margin: u64,
@@ -114,9 +132,10 @@ impl Store {
             pending: VecDeque::new(),
             pending_bytes: 0,
             deletions: VecDeque::new(),
-            behind_tail: Vec::new(),
+            notes: Vec::new(),
+            noting: Vec::new(),
             remembered: VecDeque::new(),
-            owed: Vec::new(),
+            owed: BTreeSet::new(),
             appends: VecDeque::new(),
             superblock: None,
             retry_ns: RETRY_NS,
@@ -169,41 +188,37 @@ impl Store {
         if !self.is_open() || self.appends.len() >= RECORDS_MAX || in_flight >= IN_FLIGHT_BYTES {
             return false;
         }
-        let is_deleting = self.appends.iter().any(|append| !matches!(append.what, What::Writes(_) | What::Padding));
+        let is_deleting = self.appends.iter().any(|append| append.what.is_deletion());
         // One record of deletions at a time: what is deleted meanwhile shares the next one.
         (!is_deleting && self.append_deletions()) || self.append_writes()
     }
 
-    fn append_deletions(&mut self) -> bool {
-        let numbers: Vec<u64>;
-        let (what, needed) = if !self.owed.is_empty() {
-            numbers = self.owed.iter().copied().take(DELETIONS_MAX).collect();
-            (What::Owed(numbers.clone()), 0)
-        } else if !self.deletions.is_empty() {
-            let count = self.deletions.len().min(DELETIONS_MAX);
-            // The numbers are put in by the caller, who knows the versions.
-            (What::Deletions(self.deletions.drain(..count).collect()), 0)
+    /// The next deletions, at most so many, which are not in a queue any more.
+    pub(super) fn take_deletions(&mut self, most: usize) -> Option<What> {
+        if !self.owed.is_empty() {
+            // They stay owed until that is durable.
+            Some(What::Owed(self.owed.iter().copied().take(most).collect()))
         } else if !self.remembered.is_empty() {
-            let count = self.remembered.len().min(DELETIONS_MAX);
-            (What::Remembered(self.remembered.drain(..count).collect()), 1)
+            let count = self.remembered.len().min(most);
+            Some(What::Remembered(self.remembered.drain(..count).collect()))
+        } else if !self.deletions.is_empty() {
+            let count = self.deletions.len().min(most);
+            Some(What::Deletions(self.deletions.drain(..count).collect()))
         } else {
-            return false;
-        };
-        let Some((padding, place)) = self.log.append(HEADER as u64, needed) else {
-            self.put_back(what);
-            return false;
-        };
-        self.begin(padding, place, what, Vec::new());
-        true
+            None
+        }
     }
 
-    /// Deletions that could not be appended wait again.
-    pub(super) fn put_back(&mut self, what: What) {
-        match what {
-            What::Deletions(ids) => ids.into_iter().rev().for_each(|id| self.deletions.push_front(id)),
-            What::Remembered(numbers) => numbers.into_iter().rev().for_each(|it| self.remembered.push_front(it)),
-            What::Owed(_) | What::Writes(_) | What::Padding => {}
+    fn append_deletions(&mut self) -> bool {
+        if !self.log.has_room_for_header() || !self.noting.is_empty() {
+            return false;
         }
+        let Some(what) = self.take_deletions(DELETIONS_MAX) else { return false };
+        let needed = u16::from(matches!(what, What::Remembered(_)));
+        let (padding, place) = self.log.append(HEADER as u64, needed).expect("there is room");
+        // The numbers are put in by the caller, who knows the versions.
+        self.begin(padding, place, what, Vec::new());
+        true
     }
 
     fn append_writes(&mut self) -> bool {
@@ -241,7 +256,8 @@ impl Store {
     /// Writes the header of a record of deletions.
     pub(super) fn encode_deletions(&mut self, at: usize, numbers: &[u64]) {
         let append = &mut self.appends[at];
-        let header = header(&self.log, append.place, Kind::Deletions, numbers.len());
+        let kind = if matches!(append.what, What::Remembered(_)) { Kind::Remembered } else { Kind::Deletions };
+        let header = header(&self.log, append.place, kind, numbers.len());
         record::encode_deletions(header, numbers, &mut append.header);
     }
 }

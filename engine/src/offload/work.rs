@@ -1,16 +1,20 @@
 //! What the client does by itself: it appends records, deletes versions, opens logs anew, and makes tails durable.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::ranges::Id;
+use super::record::NOTES_MAX;
 #[cfg(test)]
 use super::store::Store;
-use super::store::{State, StoreId, What};
-use super::{Action, COUNTER_BITS, Offload, Pin, StoreStats, TAIL_NS};
+use super::store::{Note, State, StoreId, What};
+use super::{Action, COUNTER_BITS, Offload, Pin, StoreStats, TAIL_NS, Volume};
 #[cfg(test)]
 use super::{NOWHERE, of_place};
 use crate::ids::VolumeId;
 use crate::units::Nanos;
+
+/// Dead versions of a volume that one event looks at.
+const LOOKS_MAX: usize = 256;
 
 impl Offload {
     /// A superblock was written, or not.
@@ -20,10 +24,10 @@ impl Offload {
         let Some((_, tail, _)) = state.superblock.take() else { return };
         if is_good {
             state.log.persisted(tail);
-            for id in std::mem::take(&mut state.behind_tail) {
-                self.versions[id].stores &= !store.bit();
-                self.versions[id].deleting &= !store.bit();
-                self.forget_if_gone(id);
+            let durable = state.log.durable_tail();
+            state.notes.retain(|note| note.until > durable);
+            for what in std::mem::take(&mut state.noting) {
+                self.acknowledged(store, None, what);
             }
         }
         let state = &mut self.stores[store.0 as usize];
@@ -39,17 +43,15 @@ impl Offload {
 
     /// A new epoch has begun: recovery does not find the records any more that were dropped.
     fn opened(&mut self, store: StoreId) {
-        let is_dropped = |&(_, id): &(u64, Id)| {
-            let version = &self.versions[id];
+        let is_dropped = |id: &Id| {
+            let version = &self.versions[*id];
             version.is_failed && version.stores & store.bit() != 0 && version.copy_on(store).is_none()
         };
-        let dropped: BTreeSet<Id> = self.known_versions().filter(is_dropped).map(|(_, id)| id).collect();
-        for id in dropped {
+        let failed = |volume: &Volume| [volume.writing.clone(), volume.dead.clone()];
+        let dropped: Vec<Id> = self.volumes.values().flat_map(failed).flat_map(BTreeMap::into_values).collect();
+        for id in dropped.into_iter().filter(is_dropped).collect::<Vec<_>>() {
             self.versions[id].stores &= !store.bit();
             self.forget_if_gone(id);
-        }
-        if self.stores[store.0 as usize].owed.is_empty() {
-            self.unpin(store);
         }
     }
 
@@ -73,7 +75,7 @@ impl Offload {
     }
 
     /// The superblock that [`Action::Superblock`] names: first byte on the store, and its bytes.
-    pub(crate) fn superblock(&self, store: StoreId) -> Option<(u64, &super::HeaderBytes)> {
+    pub(crate) fn superblock(&self, store: StoreId) -> Option<(u64, &super::SuperblockBytes)> {
         let (offset, _, bytes) = self.stores[store.0 as usize].superblock.as_ref()?;
         Some((*offset, bytes))
     }
@@ -99,6 +101,7 @@ impl Offload {
     /// Restores what holds between events: what can be sent is sent.
     pub(super) fn settle(&mut self) {
         self.delete_dead();
+        self.release_pins();
         for at in 0..self.stores.len() as u8 {
             let store = StoreId(at);
             self.open_if_due(store);
@@ -106,7 +109,8 @@ impl Offload {
             self.move_tail(store);
         }
         self.tail_at = if self.stores.iter().any(|store| store.is_open() && store.log.has_moved()) {
-            Some(self.tail_at.unwrap_or(self.now + TAIL_NS))
+            // If something was on its way then, it is tried again later.
+            Some(self.tail_at.filter(|&at| at > self.now).unwrap_or(self.now + TAIL_NS))
         } else {
             None
         };
@@ -118,11 +122,6 @@ impl Offload {
             return;
         }
         state.log.advance();
-        if state.log.is_linked_full() {
-            // The tail has to move first; nothing of it needs an open log.
-            state.close(self.now);
-            return;
-        }
         let margin = std::mem::take(&mut state.margin);
         state.log.restart((self.first_number >> COUNTER_BITS) as u32, margin);
         state.state = State::Opening;
@@ -131,19 +130,19 @@ impl Offload {
 
     fn write_superblock(&mut self, store: StoreId) {
         let state = &mut self.stores[store.0 as usize];
-        let superblock = state.log.superblock();
-        state.superblock = Some((superblock.place(), superblock.tail, superblock.encode()));
+        let mut superblock = state.log.superblock();
+        for note in &state.notes {
+            let list = if note.is_remembered { &mut superblock.remembered } else { &mut superblock.deleted };
+            list.push(note.number);
+        }
+        state.superblock = Some((superblock.place(), superblock.tail, Box::new(superblock.encode())));
         self.actions.push_back(Action::Superblock(store));
     }
 
     fn append_waiting(&mut self, store: StoreId) {
         while self.stores[store.0 as usize].append_next() {
             let last = self.stores[store.0 as usize].appends.len() - 1;
-            let numbers: Vec<u64> = match &self.stores[store.0 as usize].appends[last].what {
-                What::Deletions(ids) => ids.iter().map(|&id| self.versions[id].number).collect(),
-                What::Remembered(numbers) | What::Owed(numbers) => numbers.clone(),
-                What::Writes(_) | What::Padding => Vec::new(),
-            };
+            let numbers = self.numbers(&self.stores[store.0 as usize].appends[last].what);
             let state = &mut self.stores[store.0 as usize];
             if !numbers.is_empty() {
                 state.encode_deletions(last, &numbers);
@@ -163,15 +162,20 @@ impl Offload {
             let lowest = state.covered.first().copied().unwrap_or(u64::MAX);
             let limit = if planted!(HighestDeletedFirst) { u64::MAX } else { lowest };
             // A version that failed hides nothing, so its deletion waits for no other.
-            let may_go = |&(&number, &id): &(&u64, &Id)| number <= limit || self.versions[id].is_failed;
-            let dead: Vec<Id> = state.dead.iter().filter(may_go).map(|(_, &id)| id).collect();
-            for id in dead {
-                self.delete(id);
+            let may_go = |&&number: &&u64| number <= limit || state.failed.contains_key(&number);
+            let last = limit.max(state.failed.last_key_value().map_or(0, |(&number, _)| number));
+            let looked = state.undeleted.range(..=last).filter(may_go).take(LOOKS_MAX);
+            let dead: Vec<(u64, Id)> = looked.map(|number| (*number, state.dead[number])).collect();
+            for (number, id) in dead {
+                if self.delete(id) {
+                    self.volumes[volume].undeleted.remove(&number);
+                }
             }
         }
     }
 
-    fn delete(&mut self, id: Id) {
+    /// Asks the stores that have a version to delete it. Whether all of them are asked.
+    fn delete(&mut self, id: Id) -> bool {
         let away = self.mask(|store| !store.is_open());
         let version = &mut self.versions[id];
         for (at, store) in self.stores.iter_mut().enumerate() {
@@ -185,7 +189,7 @@ impl Offload {
             }
         }
         if version.stores & away == 0 {
-            return;
+            return version.stores & !version.deleting == 0;
         }
         // As many others as there are copies remember it.
         let missing = self.settings.copies.saturating_sub(version.remembering.count_ones() as usize);
@@ -198,16 +202,16 @@ impl Offload {
                 self.stores[store.0 as usize].remembered.push_back(version.number);
             }
         }
+        false
     }
 
     /// A record of remembered deletions is durable.
-    pub(super) fn remembered(&mut self, store: StoreId, at: u64, numbers: Vec<u64>) {
-        let away = self.mask(|store| !store.is_open() || !store.owed.is_empty());
-        if away & !store.bit() == 0 {
-            self.stores[store.0 as usize].log.release(at);
-        } else {
-            self.pins.push(Pin { on: store, at, numbers: numbers.clone(), away: away & !store.bit() });
+    pub(super) fn remembered(&mut self, store: StoreId, at: Option<u64>, numbers: Vec<u64>) {
+        // It may repeat what stands in the way of the tail.
+        for pin in self.pins.iter_mut().filter(|pin| pin.on == store) {
+            pin.numbers.retain(|number| !numbers.contains(number));
         }
+        self.pins.push(Pin { on: store, at, numbers: numbers.clone() });
         for number in numbers {
             if let Some(id) = self.dead_version(number) {
                 self.versions[id].remembered |= store.bit();
@@ -216,16 +220,22 @@ impl Offload {
         }
     }
 
-    /// A store that was away has been told everything: nobody needs to remember it for this one.
-    pub(super) fn unpin(&mut self, store: StoreId) {
-        let stores = &mut self.stores;
-        self.pins.retain_mut(|pin| {
-            pin.away &= !store.bit();
-            if pin.away == 0 {
-                stores[pin.on.0 as usize].log.release(pin.at);
-            }
-            pin.away != 0
-        });
+    /// Records of remembered deletions are not needed when all stores know of them.
+    fn release_pins(&mut self) {
+        if self.pins.is_empty() {
+            return;
+        }
+        let all = std::mem::take(&mut self.pins);
+        let is_missing = self.stores.iter().any(|store| store.state == State::Missing);
+        let is_open = |number: &u64| {
+            is_missing
+                || self.dead_version(*number).is_some()
+                || self.stores.iter().any(|store| store.owed.contains(number))
+        };
+        let (kept, released) = all.into_iter().partition(|pin| pin.numbers.iter().any(is_open));
+        self.pins = kept;
+        let released: Vec<Pin> = released;
+        released.iter().for_each(|pin| pin.release(&mut self.stores));
     }
 
     /// Makes the tail durable when nothing else is to be written, or when room is short.
@@ -235,13 +245,17 @@ impl Offload {
             return;
         }
         state.log.advance();
-        self.delete_tail(store);
+        self.note_deletions(store);
         self.repeat_pinned(store);
         let state = &mut self.stores[store.0 as usize];
+        if state.superblock.is_none() && !state.log.has_link() && state.log.link_again() {
+            state.state = State::Opening;
+            return self.write_superblock(store);
+        }
         if state.superblock.is_some() || !state.log.has_moved() {
             return;
         }
-        let is_short = state.log.used() > state.log.capacity() / 2;
+        let is_short = state.log.used() > state.log.capacity() / 2 || !state.log.has_link();
         let is_idle = state.appends.is_empty() && state.pending.is_empty();
         let is_due = is_idle && self.tail_at.is_some_and(|at| at <= self.now);
         if is_short || is_due {
@@ -250,23 +264,37 @@ impl Offload {
         }
     }
 
-    /// If the log has no room for deletions, a tail behind the oldest record deletes what that record has.
-    fn delete_tail(&mut self, store: StoreId) {
+    /// Deletions for which the log has no room go into a superblock.
+    fn note_deletions(&mut self, store: StoreId) {
         let state = &mut self.stores[store.0 as usize];
-        if state.superblock.is_some() || state.deletions.is_empty() || state.log.has_room_for_header() {
+        let is_deleting = state.appends.iter().any(|append| append.what.is_deletion());
+        if state.superblock.is_some() || is_deleting || state.log.has_room_for_header() {
             return;
         }
-        let versions = &self.versions;
-        let place_of = |id: Id| versions[id].copy_on(store).expect("it is to be deleted there");
-        let is_in_tail = |id: &Id| state.log.is_in_tail(place_of(*id));
-        let ids: Vec<Id> = state.deletions.iter().copied().filter(is_in_tail).collect();
-        if state.log.tail().is_none_or(|tail| usize::from(tail.needed) != ids.len()) {
-            return;
+        let most = NOTES_MAX.saturating_sub(state.notes.len());
+        let Some(what) = (most > 0).then(|| state.take_deletions(most)).flatten() else { return };
+        let numbers = self.numbers(&what);
+        let state = &mut self.stores[store.0 as usize];
+        let is_remembered = matches!(what, What::Remembered(_));
+        let until = if is_remembered { u64::MAX } else { state.log.head() };
+        for number in numbers {
+            let known = |note: &&mut Note| note.number == number && note.is_remembered == is_remembered;
+            match state.notes.iter_mut().find(known) {
+                Some(note) => note.until = note.until.max(until),
+                None => state.notes.push(Note { number, is_remembered, until }),
+            }
         }
-        state.deletions.retain(|id| !ids.contains(id));
-        ids.iter().for_each(|&id| state.log.release(place_of(id)));
-        state.log.advance();
-        state.behind_tail.extend(ids);
+        state.noting.push(what);
+        self.write_superblock(store);
+    }
+
+    /// The numbers of deleted versions.
+    fn numbers(&self, what: &What) -> Vec<u64> {
+        match what {
+            What::Deletions(ids) => ids.iter().map(|&id| self.versions[id].number).collect(),
+            What::Remembered(numbers) | What::Owed(numbers) => numbers.clone(),
+            What::Writes(_) | What::Padding => Vec::new(),
+        }
     }
 
     /// Remembered deletions at the tail are appended again when room is short, so that the tail can move.
@@ -276,11 +304,14 @@ impl Offload {
         if state.log.used() <= state.log.capacity() / 2 {
             return;
         }
-        let Some(at) = self.pins.iter().position(|pin| pin.on == store && pin.at == tail.at) else { return };
+        let Some(at) = self.pins.iter().position(|pin| pin.on == store && pin.at == Some(tail.at)) else { return };
         // It stays in the log until the repetition is durable, since the tail moves behind that.
         let Pin { numbers, .. } = &self.pins[at];
         let state = &mut self.stores[store.0 as usize];
-        if !numbers.iter().any(|number| state.remembered.contains(number)) {
+        let has =
+            |what: &What| matches!(what, What::Remembered(others) if numbers.iter().any(|it| others.contains(it)));
+        let on_way = state.appends.iter().map(|append| &append.what).chain(&state.noting).any(has);
+        if !on_way && !numbers.iter().any(|number| state.remembered.contains(number)) {
             state.remembered.extend(numbers.iter().copied());
         }
     }
@@ -295,13 +326,13 @@ impl Offload {
                 text += &format!("\ndead {number:x}: {:x?}", self.versions[id]);
             }
         }
-        for &(number, id) in self.order.iter().filter(|&&(number, id)| self.versions[id].number == number) {
-            text += &format!("\nlive {number:x}: {} {}", self.versions[id].live, self.versions[id].is_reclaiming);
+        for (number, &id) in self.volumes.values().flat_map(|volume| &volume.live) {
+            text += &format!("\nlive {number:x}: {}", self.versions[id].live);
         }
         for store in &self.stores {
-            let Store { state, log, pending, deletions, behind_tail, remembered, owed, .. } = store;
+            let Store { state, log, pending, deletions, notes, remembered, owed, .. } = store;
             let appends: Vec<_> = store.appends.iter().map(|append| (&append.what, append.has_ended)).collect();
-            text += &format!("\n{state:?} {log:?} pending {pending:?} deletions {deletions:?} {behind_tail:?}");
+            text += &format!("\n{state:?} {log:?} pending {pending:?} deletions {deletions:?} notes {notes:x?}");
             text += &format!(" remembered {remembered:x?} owed {owed:x?} appends {appends:x?} pins {:x?}", self.pins);
         }
         text
