@@ -138,15 +138,15 @@ pub struct TenantSpec {
     /// Its volumes are on other servers: it has cache and a part of the thread's time, but no disk time, no share and
     /// no R.
     pub is_remote: bool,
-    /// Its volumes are stores, which logs of off-loaded writes are on (`docs/design/offload.md`): it has a share, but no
-    /// R, no read-ahead and no cache beyond [`STORE_CACHE_BYTES`] for requests in flight. Its volumes are written with
-    /// [`WriteCache::None`].
+    /// Its volumes are stores, which logs of off-loaded writes are on (`docs/design/offload.md`): it has a share, but
+    /// no R, no read-ahead and no cache beyond [`STORE_CACHE_BYTES`] for requests in flight. Its volumes are written
+    /// with [`WriteCache::None`].
     pub is_store: bool,
 }
 
-/// Memory of a store tenant for requests in flight, bytes, bookkeeping included. Payload may have half of it and replies
-/// the other half: 4 MiB each, 40 ms of a hard disk and 1 ms of a fast flash device, several times what one takes to
-/// answer. So both the log and the scan of a recovery stream. Nothing is cached for its sake.
+/// Memory of a store tenant for requests in flight, bytes, bookkeeping included. Payload may have half of it and
+/// replies the other half: 4 MiB each, 40 ms of a hard disk and 1 ms of a fast flash device, several times what one
+/// takes to answer. So both the log and the scan of a recovery stream. Nothing is cached for its sake.
 pub const STORE_CACHE_BYTES: u64 = 8 << 20;
 
 /// Bytes of a request that count as one I/O; a larger one counts as one for each begun part of this size. It is the

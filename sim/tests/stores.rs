@@ -50,8 +50,8 @@ fn workload(seed: u64, stream: Stream) -> Workload {
     Workload::described(&Spec { seed, streams: vec![Stream { area_bytes, ..stream }] }, 0).unwrap()
 }
 
-/// A neighbour with the remaining share, and a store tenant with a store for each of `logs`; at the same places whoever
-/// is there.
+/// A neighbour with the remaining share, and a store tenant with a store for each of `logs`; at the same places, absent
+/// ones or not.
 fn bench(neighbour: Option<Stream>, logs: &[Stream]) -> Bench {
     let config = Config { policy: Kind::Insulated, switch_ns: SWITCH_NS, ..Config::new(64 << 20) };
     let share = |of: f64| Share::from_ppb((of * 1e9) as u64);
@@ -134,8 +134,8 @@ fn a_neighbour_keeps_its_share_whatever_the_stores_do() {
         let kept = got.per_s[0] / alone_per_s / (1.0 - STORE_SHARE);
         let of_store: f64 = got.per_s[1..].iter().sum();
         let what = format!(
-            "{name}: the neighbour keeps {kept:.3}; the store has {:.3} of the time, {:.2} MB/s, a slice of {:.1} ms in \
-             {:.0} ms",
+            "{name}: the neighbour keeps {kept:.3}; the store has {:.3} of the time, {:.2} MB/s, a slice of {:.1} ms \
+             in {:.0} ms",
             got.store_part,
             of_store / 1e6,
             got.slice_ms,
@@ -181,7 +181,8 @@ fn a_log_needs_several_outstanding_writes() {
     for (kib, depth) in [(4, 1), (4, 8), (4, 16), (4, 32), (64, 1), (64, 4), (64, 8), (256, 1), (256, 2), (256, 8)] {
         let least = ((kib << 10) * u64::from(depth)) as f64 / REVOLUTION_S;
         let per_s = run(None, &[log(kib << 10, depth)], SHORT).per_s[0];
-        let what = format!("{depth} FUA writes of {kib} KiB: {:.1} MB/s, {:.2} of streaming", per_s / 1e6, per_s / streams);
+        let what =
+            format!("{depth} FUA writes of {kib} KiB: {:.1} MB/s, {:.2} of streaming", per_s / 1e6, per_s / streams);
         println!("{what}");
         assert!(per_s >= 0.9 * least.min(streams), "{what}");
     }
