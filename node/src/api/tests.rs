@@ -252,12 +252,11 @@ async fn answers_are_what_the_document_says() {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
-        let described =
-            ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold"].iter().fold(plain, |path, name| {
-                match path.find(&format!("/{name}")) {
-                    Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
-                    _ => path,
-                }
+        let described = ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold", "spare", "@stores"]
+            .iter()
+            .fold(plain, |path, name| match path.find(&format!("/{name}")) {
+                Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
+                _ => path,
             });
         check(&document, method, &described, status, &answer);
     }
