@@ -99,7 +99,10 @@ pub struct StoreView {
 impl StoreView {
     /// A volume as a store, if it is one.
     pub fn of(volume: VolumeView) -> Option<StoreView> {
-        (volume.tenant == Name::of_stores().as_str()).then(|| StoreView {
+        if volume.tenant != Name::of_stores().as_str() {
+            return None;
+        }
+        Some(StoreView {
             name: volume.name,
             disk: volume.disk,
             tenant: volume.tenant,
