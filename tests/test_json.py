@@ -55,6 +55,7 @@ class Json(ServerCase):
         self.given("post", "/v1/plan", *create, "--dry-run")
         self.given("post", volumes, *create)
         self.server.open("v").pread(4096, 0)
+        self.given("post", "/v1/stores", *"store create s --size 1MiB --disk default --share 9% --allow any".split())
         for method, path, words in (
             ("get", "/v1/status", "status"),
             ("get", "/v1/top", "top --once"),
@@ -65,7 +66,12 @@ class Json(ServerCase):
             ("patch", volume, "volume set v --share 1/8 --cache none --write-cache none"),
             ("post", volume + "/grow", "volume grow v 32MiB"),
             ("post", volume + "/clear", "volume clear v --yes"),
+            ("get", "/v1/stores", "store list"),
+            ("get", "/v1/stores/{name}", "store show s"),
+            ("patch", "/v1/stores", "store set --disk default --share 1/8"),
             ("get", tenants, "tenant list"),
+            ("get", tenant, "tenant show @stores"),
+            ("delete", "/v1/stores/{name}", "store delete s --yes"),
             ("get", tenant, "tenant show v"),
             ("put", tenant, "tenant set v --share 1/8 --cache 8MiB --eviction lru"),
             ("get", disks, "disk list"),

@@ -138,7 +138,16 @@ pub struct TenantSpec {
     /// Its volumes are on other servers: it has cache and a part of the thread's time, but no disk time, no share and
     /// no R.
     pub is_remote: bool,
+    /// Its volumes are stores, which logs of off-loaded writes are on (`docs/design/offload.md`): it has a share, but
+    /// no R, no read-ahead and no cache beyond [`STORE_CACHE_BYTES`] for requests in flight. Its volumes are written
+    /// with [`WriteCache::None`].
+    pub is_store: bool,
 }
+
+/// Memory of a store tenant for requests in flight, bytes, bookkeeping included. Payload may have half of it and
+/// replies the other half: 4 MiB each, 40 ms of a hard disk and 1 ms of a fast flash device, several times what one
+/// takes to answer. So both the log and the scan of a recovery stream. Nothing is cached for its sake.
+pub const STORE_CACHE_BYTES: u64 = 8 << 20;
 
 /// Bytes of a request that count as one I/O; a larger one counts as one for each begun part of this size. It is the
 /// size of the pieces in which requests are processed.
@@ -199,7 +208,19 @@ impl Ceilings {
 impl TenantSpec {
     /// What the scheduler has to know of it; `None` if it has no disk time.
     pub(crate) fn terms(&self) -> Option<Terms> {
-        (!self.is_remote).then_some(Terms { share: self.share, min_bytes_per_s: self.min_bytes_per_s })
+        let Self { share, min_bytes_per_s, is_store, .. } = *self;
+        (!self.is_remote).then_some(Terms { share, min_bytes_per_s, is_store })
+    }
+
+    /// The same for a store tenant with what it has in any case: no guarantee, and a cache of a fixed size.
+    pub(crate) fn settled(mut self) -> TenantSpec {
+        if self.is_store {
+            self.min_bytes_per_s = 0;
+            if !matches!(self.cache, CacheSpec::Asked(_)) {
+                self.cache = CacheSpec::Asked(STORE_CACHE_BYTES);
+            }
+        }
+        self
     }
 }
 
@@ -210,12 +231,14 @@ pub(crate) struct Terms {
     pub(crate) share: Option<Share>,
     /// Its minimum bandwidth, bytes a second; 0 if there is none.
     pub(crate) min_bytes_per_s: u64,
+    /// It has no R: the lengths of slices do not depend on what it loses.
+    pub(crate) is_store: bool,
 }
 
 /// A share alone.
 impl From<Option<Share>> for Terms {
     fn from(share: Option<Share>) -> Terms {
-        Terms { share, min_bytes_per_s: 0 }
+        Terms { share, ..Terms::default() }
     }
 }
 
@@ -237,6 +260,9 @@ pub enum Refusal {
     /// Its volumes are all on the disk, or all on other servers.
     #[error("a tenant's volumes are either all on the disk or all on other servers")]
     Mixed,
+    /// A store is no other volume, and keeps what it is.
+    #[error("a store acknowledges writes when they are on the medium and has no curve")]
+    Store,
     /// The shares of a disk sum to at most 1.
     #[error(
         "a share of {} % of the disk's time does not fit: {} % is left",

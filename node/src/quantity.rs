@@ -249,6 +249,30 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The tenant of all stores of a disk. No user can type this name for a thing of theirs, and it does not contain
+    /// that of the disk, which may have another one on another server.
+    pub fn of_stores() -> Name {
+        Name("@stores".into())
+    }
+
+    /// Whether it is the tenant of the stores.
+    pub fn is_of_stores(&self) -> bool {
+        *self == Name::of_stores()
+    }
+}
+
+/// The name of a tenant that exists: that of the stores, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TenantName(pub Name);
+
+impl FromStr for TenantName {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<TenantName, QuantityError> {
+        let stores = Name::of_stores();
+        if text == stores.as_str() { Ok(TenantName(stores)) } else { text.parse().map(TenantName) }
+    }
 }
 
 impl FromStr for Name {

@@ -147,7 +147,7 @@ impl World {
                 let TenantSpec { ceilings, min_bytes_per_s, .. } = self.setup.tenants[tenant.0 as usize];
                 let is_set = self.ops.is_multiple_of(3);
                 let (ceilings, min_bytes_per_s) = if is_set { (ceilings, min_bytes_per_s) } else { Default::default() };
-                let spec = TenantSpec { share, min_bytes_per_s, cache, eviction, ceilings, is_remote: false };
+                let spec = TenantSpec { share, min_bytes_per_s, cache, eviction, ceilings, ..TenantSpec::default() };
                 self.ask(Command::SetTenant(tenant, spec), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),

@@ -56,7 +56,6 @@ impl Unit {
     fn see(&mut self, value: u64) -> bool {
         let is_possible = self.possible.contains(&value) || self.failed.contains(&value);
         (self.newest, self.possible, self.is_unseen) = (value, vec![value], false);
-        self.failed.clear();
         is_possible
     }
 }
@@ -454,6 +453,9 @@ impl World {
         self.start();
         for unit in &mut self.units {
             (unit.is_busy, unit.is_unseen) = (false, true);
+            // What failed in an earlier process can be found now, or never.
+            let failed = std::mem::take(&mut unit.failed);
+            unit.possible.extend(failed);
         }
         self.check();
     }

@@ -6,7 +6,7 @@ use crate::curve::{Cost, Counts, POOLS, Written};
 use crate::disk::policy::Settings;
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, TenantSpec};
-use crate::units::Nanos;
+use crate::units::{Nanos, Share};
 
 /// All that the planner needs to know of a disk at one time.
 #[derive(Clone, Debug)]
@@ -22,11 +22,13 @@ pub struct Evidence {
     /// Largest read-ahead window of a stream at present, bytes.
     pub(crate) prefetch_bytes: u64,
     pub(crate) trial_ns_max: Nanos,
-    /// All tenants with disk time, by number.
+    /// All tenants with R, by number.
     pub(crate) tenants: Vec<Facts>,
     /// The other tenants, by number, and how much cache each has requested.
-    pub(crate) remote: Vec<(TenantId, CacheSpec)>,
-    /// Those of them that were examined in this review.
+    pub(crate) others: Vec<(TenantId, CacheSpec)>,
+    /// The shares of those of them that have disk time: store tenants.
+    pub(crate) stores: Vec<Option<Share>>,
+    /// The tenants that were examined in this review.
     pub(crate) looks: Vec<Look>,
 }
 
@@ -42,7 +44,8 @@ impl Evidence {
             prefetch_bytes: 0,
             trial_ns_max: config.trial_ns_max,
             tenants: Vec::new(),
-            remote: Vec::new(),
+            others: Vec::new(),
+            stores: Vec::new(),
             looks: Vec::new(),
         }
     }

@@ -150,13 +150,13 @@ impl Survey {
         (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
     }
 
-    /// The claims of all tenants, those without disk time last.
-    fn claims(&self, remote: &[(TenantId, CacheSpec)]) -> Vec<(TenantId, Claim)> {
+    /// The claims of all tenants, those without R last.
+    fn claims(&self, others: &[(TenantId, CacheSpec)]) -> Vec<(TenantId, Claim)> {
         let shrunk = planted!(AdmittedShrunk);
         let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
         let all = self.tenants.iter().enumerate();
         let claims = all.map(|(at, facts)| (facts.tenant, Claim::new(facts.spec.cache, kept(at))));
-        claims.chain(remote.iter().map(|&(tenant, cache)| (tenant, Claim::new(cache, 0)))).collect()
+        claims.chain(others.iter().map(|&(tenant, cache)| (tenant, Claim::new(cache, 0)))).collect()
     }
 }
 
@@ -230,14 +230,14 @@ impl Planner {
         }
     }
 
-    /// Frames that tenants without disk time do not give up.
-    fn remote_frames(&self) -> u64 {
-        self.latest.remote.iter().map(|&(_, cache)| Claim::new(cache, 0).least()).sum()
+    /// Frames that tenants without R do not give up.
+    fn other_frames(&self) -> u64 {
+        self.latest.others.iter().map(|&(_, cache)| Claim::new(cache, 0).least()).sum()
     }
 
     /// Divides the disk anew.
     fn targets(&self, survey: &Survey) -> Vec<Target> {
-        let divided = allot::targets(self.latest.frames, &survey.claims(&self.latest.remote)).unwrap_or_default();
+        let divided = allot::targets(self.latest.frames, &survey.claims(&self.latest.others)).unwrap_or_default();
         let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
             let promise = survey.question.zip(survey.split.as_ref()).filter(|_| at < survey.tenants.len());
             let promise = promise.map(|(question, split)| self.promise(survey, at, question, split, frames.into()));
@@ -270,8 +270,10 @@ impl Planner {
         let mut tenants: Vec<Facts> = self.latest.tenants.iter().filter(is_other).copied().collect();
         let others = tenants.len();
         tenants.extend(guest.map(|(facts, _)| facts));
-        let shares: Vec<_> = tenants.iter().map(|facts| facts.spec.share).collect();
-        let weights = policy::weights(&shares);
+        let stores = self.latest.stores.iter().copied();
+        let shares: Vec<_> = tenants.iter().map(|facts| facts.spec.share).chain(stores).collect();
+        let mut weights = policy::weights(&shares);
+        weights.truncate(tenants.len());
         let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
         let insulates = settings.insulates() && !tenants.is_empty();
         let answer = insulates.then(|| {
@@ -294,7 +296,7 @@ impl Planner {
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
             let question = Question {
                 keep: f64::from(settings.insulation_permille) / 1000.0,
-                memory: self.latest.frames.saturating_sub(self.remote_frames()),
+                memory: self.latest.frames.saturating_sub(self.other_frames()),
                 round_max_ns: settings.round_max_ns as f64,
                 turn: reviews % tenants.len(),
             };
@@ -368,18 +370,19 @@ impl Planner {
         let replaced = tenant.map(find).transpose()?;
         let model = like.map(find).transpose()?.or(replaced);
         let others = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != tenant);
-        let promised: u64 = others.filter_map(|facts| facts.spec.share).map(Share::ppb).sum();
+        let stores = self.latest.stores.iter().flatten().copied();
+        let promised: u64 = others.filter_map(|facts| facts.spec.share).chain(stores).map(Share::ppb).sum();
         let left_ppb = Share::ONE.ppb().saturating_sub(promised);
         if let Some(asked) = share.filter(|share| !overcommit && share.ppb() > left_ppb) {
             return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
         }
         let guest = self.guest(request, model);
         let survey = self.survey(Some((guest, model.map(|model| model.tenant))));
-        let (frames, others) = (self.latest.frames, survey.others_hold() + self.remote_frames());
+        let (frames, others) = (self.latest.frames, survey.others_hold() + self.other_frames());
         allot::admit(frames, others, cache)?;
         let at = survey.tenants.len() - 1;
         let target =
-            allot::targets(frames, &survey.claims(&self.latest.remote)).map_or(0, |targets| u64::from(targets[at].1));
+            allot::targets(frames, &survey.claims(&self.latest.others)).map_or(0, |targets| u64::from(targets[at].1));
         let sizing = survey.split.as_ref().map(|split| {
             let known = model.and_then(|model| self.known.get(&model.tenant));
             self.sizing(known, &guest, split.round_ns, split.fates[at], survey.weights[at], target)

@@ -50,10 +50,12 @@ impl Server {
                 self.want_snapshot(token);
                 Ok(None)
             }
-            Command::Curve(volume, policy) => self.volumes.known(volume).map(|state| state.spec.tenant).map(|tenant| {
-                let view = self.volumes.curve_view(tenant, policy);
-                view.map(|view| Report::Curve(Box::new(view)))
-            }),
+            Command::Curve(volume, policy) => {
+                self.volumes.known(volume).map(|state| state.spec.tenant).and_then(|tenant| {
+                    let view = self.volumes.curve_view(tenant, policy).ok_or(Refusal::Store)?;
+                    Ok(Some(Report::Curve(Box::new(view))))
+                })
+            }
             Command::Violations(tenant) => match self.volumes.cache.has_tenant(tenant) {
                 true => {
                     let now = self.volumes.now;
@@ -78,6 +80,7 @@ impl Server {
     }
 
     fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
+        let spec = spec.settled();
         self.check_cache(tenant, spec)?;
         let before = self.volumes.set_tenant(tenant, spec);
         self.plan_tenant(tenant, spec.cache, before);

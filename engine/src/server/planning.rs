@@ -212,15 +212,17 @@ impl Server {
         if evidence.generation != self.planning.generation {
             // Facts may be those of tenants that do not exist any more. Looks are taken once: they stay.
             evidence.tenants.clear();
-            evidence.remote.clear();
+            evidence.others.clear();
+            evidence.stores.clear();
             (evidence.generation, *next, *before) = (self.planning.generation, 0, 0);
         }
         let ids = self.volumes.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < *next);
         let some: Vec<TenantId> = ids.take(TENANTS_PER_STEP + 1).collect();
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
             let spec = self.volumes.cache.partition(tenant).spec;
-            if spec.is_remote {
-                evidence.remote.push((tenant, spec.cache));
+            if spec.is_remote || spec.is_store {
+                evidence.others.push((tenant, spec.cache));
+                evidence.stores.extend(spec.is_store.then_some(spec.share));
                 (*next, *before) = (tenant.0 + 1, *before + 1);
                 continue;
             }

@@ -154,7 +154,7 @@ impl Server {
     fn tenant_stats(&mut self, tenant: TenantId) -> TenantStats {
         let Server { volumes, front, planning, .. } = self;
         let plan = volumes.route.disk.plan(volumes.now, tenant);
-        let standalone_ns = plan.map(|_| volumes.standalone_ns(tenant));
+        let standalone_ns = plan.filter(|_| !volumes.is_store(tenant)).map(|_| volumes.standalone_ns(tenant));
         let Volumes { cache, route, measured, now, throttles, .. } = volumes;
         let is_certain = measured[tenant].standalone.is_certain;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);

@@ -33,13 +33,16 @@ fn limits(config: &Config, tenants: usize) -> Limits {
 }
 
 impl Volumes {
-    /// Gives each tenant a curve of the size for this number of tenants. A curve whose size changes starts empty.
+    /// Gives each tenant whose cache has a purpose a curve of the size for their number. A curve whose size changes
+    /// starts empty.
     pub(crate) fn fit_curves(&mut self) {
-        let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
+        let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).filter(|&id| !self.is_store(id)).collect();
         let limits = limits(&self.config, tenants.len());
-        for tenant in (0..self.curves.past()).map(TenantId) {
-            if !self.cache.has_tenant(tenant) {
+        for tenant in (0..self.measured.past()).map(TenantId) {
+            if !tenants.contains(&tenant) {
                 self.curves.remove(tenant);
+            }
+            if !self.cache.has_tenant(tenant) {
                 self.measured.remove(tenant);
             }
         }
@@ -54,11 +57,13 @@ impl Volumes {
         self.fit_dirt(&tenants);
     }
 
-    /// The same for the miniatures of dirty data.
+    /// The same for the miniatures of dirty data; those of other tenants have no room and are not used.
     fn fit_dirt(&mut self, tenants: &[TenantId]) {
         let all = self.config.frames_max() as u64 * DIRTY_DATA_BYTES_PER_FRAME;
         let bytes = (all / tenants.len().next_power_of_two() as u64).min(DIRT_BYTES_MAX);
-        for &tenant in tenants {
+        let all: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
+        for tenant in all {
+            let bytes = if tenants.contains(&tenant) { bytes } else { 0 };
             let dirty = || DirtyData::new(bytes, self.config.dirty_age_max_ns);
             match self.measured.get_mut(tenant) {
                 Some(known) if known.dirty.has_bytes(bytes) => {}
@@ -129,19 +134,18 @@ impl Volumes {
     }
 
     /// All dirty data of a volume is being written for a flush.
-    pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
-        self.measured[tenant].dirty.flush(volume);
-    }
-
-    pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
-        &mut self.curves[tenant]
+    pub(crate) fn curve_flushed(&mut self, tenant: TenantId, volume: VolumeId) {
+        if let Some(curve) = self.curves.get_mut(tenant) {
+            curve.flushed(volume);
+            self.measured[tenant].dirty.flush(volume);
+        }
     }
 
     /// A piece of a read continues with the frames that were found.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
         let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
-        let curve = &mut self.curves[tenant];
+        let Some(curve) = self.curves.get_mut(tenant) else { return };
         let piece = &self.pieces[piece];
         for (i, &frame) in piece.frames.iter().enumerate() {
             let number = piece.first_block() + i as u64;
@@ -158,25 +162,27 @@ impl Volumes {
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
         let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let now = self.now;
+        let Some(curve) = self.curves.get_mut(tenant) else { return };
         let Measured { dirty, standalone, .. } = &mut self.measured[tenant];
         dirty.write(own, standalone.alone(now), volume, number, durable);
-        self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
+        curve.write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
     /// Blocks are prefetched.
     pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
         let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
-        let curve = self.curve(tenant);
+        let Some(curve) = self.curves.get_mut(tenant) else { return };
         (first..past).for_each(|number| curve.read_ahead(own, volume, number));
     }
 
     /// The bytes `start..end` were trimmed, or zeroed by the device.
     pub(crate) fn curve_dropped(&mut self, volume: VolumeId, start: u64, end: u64) {
         let tenant = self.tenant_of(volume);
-        self.curve(tenant).dropped(volume, start.div_ceil(BLOCK), (end / BLOCK).max(start.div_ceil(BLOCK)));
+        let Some(curve) = self.curves.get_mut(tenant) else { return };
+        curve.dropped(volume, start.div_ceil(BLOCK), (end / BLOCK).max(start.div_ceil(BLOCK)));
     }
 
-    /// A tenant's curve at present, under `policy` or under the policy of its partition.
+    /// A tenant's curve at present, under `policy` or under the policy of its partition; `None` if it has none.
     pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::eviction::Policy>) -> Option<View> {
         let curve = self.curves.get(tenant)?;
         Some(curve.view(policy.unwrap_or(self.cache.partition(tenant).spec.eviction)))

@@ -103,8 +103,7 @@ impl Volumes {
             return self.flush_answered(volume, who, if is_unsafe { Ok(()) } else { Err(Errno::Io) });
         }
         let tenant = self.tenant_of(volume);
-        self.curve(tenant).flushed(volume);
-        self.flush_dirt(tenant, volume);
+        self.curve_flushed(tenant, volume);
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
         self.promote_writes(volume);

@@ -78,8 +78,12 @@ impl Volumes {
         if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
             return Err(Refusal::BadSize);
         }
-        if self.cache.partition(spec.tenant).spec.is_remote != spec.upstream.is_some() {
+        let of_tenant = self.cache.partition(spec.tenant).spec;
+        if of_tenant.is_remote != spec.upstream.is_some() {
             return Err(Refusal::Mixed);
+        }
+        if of_tenant.is_store && spec.write_cache != WriteCache::None {
+            return Err(Refusal::Store);
         }
         let whole_blocks = u64::from(spec.device_block) == BLOCK;
         self.cache.open_volume(spec.volume, spec.tenant, whole_blocks, spec.upstream.is_some());
@@ -87,7 +91,9 @@ impl Volumes {
             self.route.set_upstream(spec.volume, Upstream::new(self.now, settings.clone()));
         }
         self.cache.partition_mut(spec.tenant).volumes += 1;
-        self.curve(spec.tenant).opened(spec.volume);
+        if let Some(curve) = self.curves.get_mut(spec.tenant) {
+            curve.opened(spec.volume);
+        }
         let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
         let specs = self.table.values().map(|volume| &volume.spec);
@@ -102,7 +108,11 @@ impl Volumes {
     }
 
     pub(crate) fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<(), Refusal> {
-        let before = std::mem::replace(&mut self.unchanging(volume)?.spec.write_cache, mode);
+        let tenant = self.unchanging(volume)?.spec.tenant;
+        if self.is_store(tenant) && mode != WriteCache::None {
+            return Err(Refusal::Store);
+        }
+        let before = std::mem::replace(&mut self.volume_mut(volume).spec.write_cache, mode);
         let at_once = mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed);
         // Data acknowledged in the old mode is flushed first, so that the promise of the new mode holds for it.
         self.begin_change(token, volume, (!at_once).then_some(To::WriteCache { before }));

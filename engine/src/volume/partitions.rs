@@ -23,6 +23,11 @@ impl Volumes {
         before
     }
 
+    /// Whether the volumes of a tenant are stores.
+    pub(crate) fn is_store(&self, tenant: TenantId) -> bool {
+        self.cache.partition(tenant).spec.is_store
+    }
+
     pub(crate) fn drop_tenant(&mut self, tenant: TenantId) -> Result<(), Refusal> {
         if !self.cache.has_tenant(tenant) {
             return Err(Refusal::UnknownTenant);
@@ -71,5 +76,78 @@ impl Volumes {
             self.timers.wake_at(Timer::Frames, self.now + step);
         }
         !more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::disk::Op;
+    use crate::ids::{ConnId, TenantId, VolumeId};
+    use crate::nbd::wire::command;
+    use crate::spec::{CacheSpec, Refusal, STORE_CACHE_BYTES, TenantSpec, VolumeSpec, WriteCache};
+    use crate::units::BLOCK;
+    use crate::volume::rig::Rig;
+
+    const STORES: TenantId = TenantId(1);
+    const STORE: VolumeId = VolumeId(1);
+    const CLIENT: ConnId = ConnId(2);
+
+    fn with_store() -> Rig {
+        let mut rig = Rig::new();
+        rig.set_tenant(STORES, TenantSpec { is_store: true, ..TenantSpec::default() });
+        let plain = VolumeSpec::plain(STORE, STORES, 4 << 20);
+        assert_eq!(rig.event(|volumes| volumes.open_volume(plain.clone())), Err(Refusal::Store), "it is volatile");
+        rig.open_volume(VolumeSpec { write_cache: WriteCache::None, ..plain });
+        rig.attach(CLIENT, STORE);
+        rig
+    }
+
+    #[test]
+    fn a_store_is_written_through_and_stays_so() {
+        let mut rig = with_store();
+        rig.write_as(CLIENT, 1, 0, 0, BLOCK, 7);
+        assert_eq!((rig.answer(1), rig.ops()), (None, vec![Op::Write { durable: true }]));
+        rig.complete_all();
+        assert_eq!((rig.answer(1), rig.volumes.cache.dirty_blocks(STORE)), (Some(0), 0));
+        let changed = rig.event(|volumes| {
+            [WriteCache::Volatile, WriteCache::Unsafe, WriteCache::None]
+                .map(|mode| volumes.set_write_cache(70, STORE, mode))
+        });
+        assert_eq!(changed, [Err(Refusal::Store), Err(Refusal::Store), Ok(())]);
+    }
+
+    #[test]
+    fn a_store_is_not_read_ahead_and_has_no_curve() {
+        let mut rig = with_store();
+        for block in 0..64 {
+            rig.ask_as(CLIENT, block, command::READ, 0, block * BLOCK, BLOCK);
+            assert_eq!(rig.device.len(), 1, "block {block} alone");
+            rig.complete_all();
+        }
+        rig.write_as(CLIENT, 100, 0, 0, 3 * BLOCK, 7);
+        rig.complete_all();
+        for (cookie, command) in [(101, command::FLUSH), (102, command::TRIM), (103, command::CACHE)] {
+            rig.ask_as(CLIENT, cookie, command, 0, 0, if command == command::FLUSH { 0 } else { 2 * BLOCK });
+            rig.complete_all();
+            assert_eq!(rig.answer(cookie), Some(0));
+        }
+        assert!(rig.volumes.curve_view(STORES, None).is_none() && rig.volumes.curve_view(TenantId(0), None).is_some());
+        let counters = rig.volumes.volume(STORE).counters;
+        assert_eq!((counters.miss_blocks, counters.prefetched_blocks), (64, 0));
+    }
+
+    #[test]
+    fn whatever_is_asked_for_a_store_tenant_has_a_fixed_cache_and_no_guarantee() {
+        let spec = TenantSpec { is_store: true, min_bytes_per_s: 1 << 20, ..TenantSpec::default() };
+        let fixed = CacheSpec::Asked(STORE_CACHE_BYTES);
+        for cache in [CacheSpec::Trial, CacheSpec::Decided(1 << 30), fixed] {
+            let TenantSpec { cache, min_bytes_per_s, .. } = TenantSpec { cache, ..spec }.settled();
+            assert_eq!((cache, min_bytes_per_s), (fixed, 0));
+        }
+        // What a server with little memory gives it.
+        let least = CacheSpec::Asked(1 << 20);
+        assert_eq!(TenantSpec { cache: least, ..spec }.settled().cache, least);
+        let plain = TenantSpec { is_store: false, ..spec };
+        assert_eq!(plain.settled(), plain);
     }
 }

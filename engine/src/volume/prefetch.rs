@@ -49,7 +49,7 @@ fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volum
 impl Volumes {
     /// A client reads: returns the index of the stream that the read belongs to.
     pub(crate) fn note_read(&mut self, conn: ConnId, volume: VolumeId, start: u64, end: u64) -> Option<usize> {
-        if self.prefetch_bytes == 0 || start >= end {
+        if self.prefetch_bytes == 0 || start >= end || self.is_store(self.tenant_of(volume)) {
             return None;
         }
         let now = self.now;

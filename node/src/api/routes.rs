@@ -17,12 +17,12 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreatePolicy, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView,
-    PlanView, ProbeView, Problem, SetDisk, SetPolicy, SetTenant, SetVolume, StartProbe, Status, TenantDetail,
-    TenantPolicyView, ViolationsView, VolumeView,
+    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume,
+    Health, LiveView, PlanView, ProbeView, Problem, SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe,
+    Status, StoreView, TenantDetail, TenantPolicyView, ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
-use crate::quantity::{Name, QuantityError};
+use crate::quantity::{Name, QuantityError, TenantName};
 use crate::store::spec::{Allocation, Eviction};
 
 #[derive(utoipa::OpenApi)]
@@ -44,6 +44,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
         .routes(routes!(show_curve))
+        .routes(routes!(list_stores, create_store, set_stores))
+        .routes(routes!(show_store, delete_store))
         .routes(routes!(list_tenants))
         .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(show_violations))
@@ -140,6 +142,11 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Ask
 
 fn name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error: QuantityError| Failure::new(StatusCode::BAD_REQUEST, error.to_string(), None))
+}
+
+/// The name of a tenant that exists.
+fn tenant_name(text: &str) -> Result<Name, Failure> {
+    text.parse().map(|TenantName(name)| name).or_else(|_: QuantityError| name(text))
 }
 
 /// Completes a change even if its client disconnects, or gets an answer earlier because a disk hangs.
@@ -273,6 +280,43 @@ async fn show_curve(
     Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
 }
 
+/// All stores: volumes set aside for writes that other disks off-load.
+#[utoipa::path(get, path = "/v1/stores",
+    responses((status = 200, body = Vec<StoreView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn list_stores(State(control): Server) -> Json<Vec<StoreView>> {
+    Json(control.list_stores().await)
+}
+
+/// Make a store.
+#[utoipa::path(post, path = "/v1/stores", request_body = CreateStore,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn create_store(State(control): Server, Body(request): Body<CreateStore>) -> Answer<Done> {
+    to_the_end(async move { control.create_store(request).await }).await
+}
+
+/// Change the share of all stores of a disk.
+#[utoipa::path(patch, path = "/v1/stores", request_body = SetStores,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_stores(State(control): Server, Body(request): Body<SetStores>) -> Answer<Done> {
+    to_the_end(async move { control.set_stores(request).await }).await
+}
+
+/// One store.
+#[utoipa::path(get, path = "/v1/stores/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = StoreView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_store(State(control): Server, Named(store): Named) -> Answer<StoreView> {
+    Ok(Json(control.show_store(&name(&store)?).await?))
+}
+
+/// Delete a store, with whatever is in it. Refused while clients are connected, unless it is forced.
+#[utoipa::path(delete, path = "/v1/stores/{name}", params(("name" = String, Path), DeleteVolume),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn delete_store(State(control): Server, Named(store): Named, Asked(how): Asked<DeleteVolume>) -> Answer<Done> {
+    let name = name(&store)?;
+    to_the_end(async move { control.delete_store(&name, how.force).await }).await
+}
+
 /// All tenants, with what each has of every disk.
 #[utoipa::path(get, path = "/v1/tenants",
     responses((status = 200, body = Vec<TenantDetail>),
@@ -285,7 +329,7 @@ async fn list_tenants(State(control): Server) -> Json<Vec<TenantDetail>> {
 #[utoipa::path(get, path = "/v1/tenants/{name}", params(("name" = String, Path)),
     responses((status = 200, body = TenantDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_tenant(State(control): Server, Named(tenant): Named) -> Answer<TenantDetail> {
-    Ok(Json(control.show_tenant(&name(&tenant)?).await?))
+    Ok(Json(control.show_tenant(&tenant_name(&tenant)?).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -305,14 +349,14 @@ async fn show_violations(
     Asked(which): Asked<ShowViolations>,
 ) -> Answer<ViolationsView> {
     let only = which.disk.as_deref().map(name).transpose()?;
-    Ok(Json(control.violations(&name(&tenant)?, only.as_ref()).await?))
+    Ok(Json(control.violations(&tenant_name(&tenant)?, only.as_ref()).await?))
 }
 
 /// Set what is requested for a tenant on one disk, for all its volumes there.
 #[utoipa::path(put, path = "/v1/tenants/{name}", params(("name" = String, Path)), request_body = SetTenant,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn set_tenant(State(control): Server, Named(tenant): Named, Body(request): Body<SetTenant>) -> Answer<Done> {
-    let name = name(&tenant)?;
+    let name = tenant_name(&tenant)?;
     to_the_end(async move { control.set_tenant(&name, request).await }).await
 }
 

@@ -130,6 +130,40 @@ fn calls_for_volumes() -> Vec<Call<'static>> {
     ]
 }
 
+/// Then requests for stores, which leave none.
+fn calls_for_stores() -> Vec<Call<'static>> {
+    vec![
+        ("GET", "/v1/stores", None, 200),
+        ("PATCH", "/v1/stores", Some(json!({"share": "1/10"})), 404),
+        ("POST", "/v1/stores", Some(json!({"name": "spare", "size": "1MiB"})), 200),
+        ("POST", "/v1/stores", Some(json!({"name": "spare", "size": "1MiB"})), 409),
+        ("POST", "/v1/stores", Some(json!({"name": "x", "size": "1023KiB"})), 400),
+        ("POST", "/v1/stores", Some(json!({"name": "x", "size": u64::MAX})), 400),
+        ("POST", "/v1/stores", Some(json!({"name": "x", "size": "1MiB", "tenant": "team"})), 422),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": "1MiB", "tenant": "@stores"})), 422),
+        ("GET", "/v1/stores", None, 200),
+        ("GET", "/v1/stores/spare", None, 200),
+        ("GET", "/v1/stores/db", None, 400),
+        ("GET", "/v1/stores/absent", None, 404),
+        ("GET", "/v1/volumes/spare", None, 200),
+        ("GET", "/v1/volumes/spare/curve", None, 400),
+        ("GET", "/v1/tenants", None, 200),
+        ("GET", "/v1/tenants/@stores", None, 200),
+        ("PATCH", "/v1/stores", Some(json!({"share": "1/10"})), 200),
+        ("PATCH", "/v1/stores", Some(json!({"share": "1/10", "disk": "absent"})), 404),
+        ("PATCH", "/v1/stores", Some(json!({})), 422),
+        ("PUT", "/v1/tenants/@stores", Some(json!({"share": "1/8"})), 400),
+        ("PATCH", "/v1/volumes/spare", Some(json!({"allow": ["nobody"], "description": "logs"})), 200),
+        ("PATCH", "/v1/volumes/spare", Some(json!({"write_cache": "volatile"})), 400),
+        ("POST", "/v1/volumes/spare/grow", Some(json!({"size": "2MiB"})), 400),
+        ("DELETE", "/v1/volumes/spare", None, 400),
+        ("DELETE", "/v1/stores/db", None, 400),
+        ("DELETE", "/v1/stores/spare", None, 200),
+        ("DELETE", "/v1/stores/spare", None, 404),
+        ("GET", "/v1/tenants/@stores", None, 404),
+    ]
+}
+
 /// Then requests for named policies, which leave none.
 fn calls_for_policies() -> Vec<Call<'static>> {
     vec![
@@ -213,17 +247,16 @@ async fn answers_are_what_the_document_says() {
     let router = server(dir.path()).await;
     let document = document();
     let second = dir.path().join("second").to_string_lossy().into_owned();
-    let all = [calls_for_volumes(), calls_for_policies(), calls_for_disks(&second)].concat();
+    let all = [calls_for_volumes(), calls_for_stores(), calls_for_policies(), calls_for_disks(&second)].concat();
     for (method, path, body, expected) in all {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
-        let described =
-            ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold"].iter().fold(plain, |path, name| {
-                match path.find(&format!("/{name}")) {
-                    Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
-                    _ => path,
-                }
+        let described = ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold", "spare", "@stores"]
+            .iter()
+            .fold(plain, |path, name| match path.find(&format!("/{name}")) {
+                Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
+                _ => path,
             });
         check(&document, method, &described, status, &answer);
     }

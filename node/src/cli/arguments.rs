@@ -1,5 +1,7 @@
 //! The arguments of the command line. Doc comments on them are the help texts.
 
+mod stores;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,10 +11,12 @@ use crate::access::Rule;
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, TenantName, Time};
 use crate::serve::Serve;
 use crate::store::spec::{Eviction, WriteCache};
 use crate::store::{ExportUri, PolicyName};
+
+pub use stores::{StoreArgs, StoreVerb};
 
 /// Multi-tenant NBD block storage server with performance insulation.
 ///
@@ -28,6 +32,7 @@ pub struct Cli {
 pub enum Command {
     Serve(Box<Serve>),
     Volume(VolumeArgs),
+    Store(StoreArgs),
     Tenant(TenantArgs),
     Policy(PolicyArgs),
     Disk(DiskArgs),
@@ -348,13 +353,13 @@ pub enum TenantVerb {
     List,
     /// Show a tenant
     Show {
-        /// Its name: that of its volume, unless the volume names a tenant
-        name: Name,
+        /// Its name: that of its volume, unless the volume names a tenant; '@stores' for all stores of a disk
+        name: TenantName,
     },
     /// List the latest windows of 15 s in which a tenant missed its guarantee, newest last, and why
     Violations {
         /// Its name: that of its volume, unless the volume names a tenant
-        name: Name,
+        name: TenantName,
         /// On this disk only
         #[arg(long)]
         disk: Option<Name>,
@@ -363,7 +368,7 @@ pub enum TenantVerb {
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Its name: that of its volume, unless the volume names a tenant
-        name: Name,
+        name: TenantName,
         /// The disk; may be omitted if the tenant has volumes on one disk only
         #[arg(long)]
         disk: Option<Name>,

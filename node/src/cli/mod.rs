@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 
 pub use self::arguments::Cli;
 use self::arguments::{
-    Command, CompletionArgs, DiskArgs, ManArgs, PolicyArgs, Reach, StatusArgs, TenantArgs, TopArgs, VolumeArgs,
+    Command, CompletionArgs, DiskArgs, ManArgs, PolicyArgs, Reach, StatusArgs, StoreArgs, TenantArgs, TopArgs,
+    VolumeArgs,
 };
 use self::client::{ClientError, ask};
-use self::request::{Request, disk_request, policy_request, tenant_request, volume_request};
+use self::request::{Request, disk_request, policy_request, store_request, tenant_request, volume_request};
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
 
@@ -48,6 +49,7 @@ impl Cli {
                 Err(error) => fail(&format!("cannot write man pages to {}: {error}", directory.display()), None, 1),
             },
             Command::Volume(VolumeArgs { verb, reach }) => run_request(&reach, &volume_request(verb)),
+            Command::Store(StoreArgs { verb, reach }) => run_request(&reach, &store_request(verb)),
             Command::Tenant(TenantArgs { verb, reach }) => run_request(&reach, &tenant_request(verb)),
             Command::Policy(PolicyArgs { verb, reach }) => run_request(&reach, &policy_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),

@@ -11,11 +11,13 @@ use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 mod guarantees;
 mod policies;
+mod stores;
 mod upstreams;
 
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
 pub use policies::{policies, tenant_policy};
+pub use stores::{store, stores};
 use upstreams::upstream;
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
@@ -124,7 +126,7 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
             share(&volume.share),
             bytes(volume.cache.effective_bytes),
             write_cache(volume.write_cache),
-            access(volume),
+            access(&volume.allow, volume.read_only),
             volume.connections.to_string(),
             condition(volume.condition),
         ]
@@ -133,14 +135,14 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
 }
 
 /// The access list of a volume, abbreviated.
-fn access(volume: &VolumeView) -> String {
-    let rules = match &volume.allow[..] {
+fn access(allow: &[String], read_only: bool) -> String {
+    let rules = match allow {
         [] => "-".into(),
         [rule] if rule.len() <= ACCESS_LETTERS_MAX => rule.clone(),
         rules if rules.len() == 1 => "1 rule".into(),
         rules => format!("{} rules", rules.len()),
     };
-    if volume.read_only { format!("{rules}, read-only") } else { rules }
+    if read_only { format!("{rules}, read-only") } else { rules }
 }
 
 /// All properties of a volume.

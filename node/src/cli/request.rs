@@ -7,18 +7,19 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::arguments::{
-    Cli, CreateArgs, DiskVerb, FaultVerb, PolicyVerb, Prealloc, SetAccess, SetCeilings, Switch, TenantVerb, VolumeVerb,
+    Cli, CreateArgs, DiskVerb, FaultVerb, PolicyVerb, Prealloc, SetAccess, SetCeilings, StoreVerb, Switch, TenantVerb,
+    VolumeVerb,
 };
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreatePolicy, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetPolicy,
-    SetTenant, SetVolume, StartProbe, TenantDetail, TenantPolicyView, VolumeView,
+    AddDisk, CreatePolicy, CreateStore, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk,
+    SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, StoreView, TenantDetail, TenantPolicyView, VolumeView,
 };
 use crate::probe::SECONDS_QUICK;
-use crate::quantity::Name;
+use crate::quantity::{Name, TenantName};
 use crate::store::spec::Allocation;
 
 /// A request, and how its answer is shown.
@@ -183,8 +184,27 @@ fn create_request(arguments: CreateArgs) -> Request {
     Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
 }
 
+pub fn store_request(verb: StoreVerb) -> Request {
+    let at = |name: &Name| format!("/v1/stores/{name}");
+    match verb {
+        StoreVerb::Create { name, size, disk, share, overcommit, allow, description } => {
+            let (allow, description) = (access_list(allow).unwrap_or_default(), description.unwrap_or_default());
+            let body = CreateStore { name, size, disk, share, overcommit, allow, description };
+            Request::new(Method::POST, "/v1/stores", Some(json!(body)))
+        }
+        StoreVerb::List => Request::get("/v1/stores", |answer| Ok(print::stores(&read::<Vec<StoreView>>(answer)?))),
+        StoreVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::store(&read(answer)?))),
+        StoreVerb::Set { disk, share, overcommit } => {
+            Request::new(Method::PATCH, "/v1/stores", Some(json!(SetStores { disk, share, overcommit })))
+        }
+        StoreVerb::Delete { name, yes: _, force } => {
+            Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None)
+        }
+    }
+}
+
 pub fn tenant_request(verb: TenantVerb) -> Request {
-    let at = |name: &Name| format!("/v1/tenants/{name}");
+    let at = |TenantName(name): &TenantName| format!("/v1/tenants/{name}");
     match verb {
         TenantVerb::List => {
             Request::get("/v1/tenants", |answer| Ok(print::tenant_list(&read::<Vec<TenantDetail>>(answer)?)))

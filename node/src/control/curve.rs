@@ -5,7 +5,7 @@ use engine::units::BLOCK;
 
 use super::show::SNAPSHOT_TIMEOUT;
 use super::view::{CurvePoint, CurveView};
-use super::{Control, Error, VolumeReason};
+use super::{Control, Error, Invalid, VolumeReason};
 use crate::quantity::Name;
 use crate::store::spec::Eviction;
 
@@ -16,6 +16,9 @@ impl Control {
     /// The miss ratios of the tenant of a volume at other cache sizes, under `policy` or under its present one.
     pub async fn show_curve(&self, name: &Name, policy: Option<Eviction>) -> Result<CurveView, Error> {
         let volume = self.changeable(name)?;
+        if volume.spec.store {
+            return Err(Invalid::CurveOfStore(name.clone()).into());
+        }
         let gone = || Error::VolumeOffline(name.clone(), VolumeReason::NoAnswer);
         let command = Command::Curve(volume.id, policy.map(Eviction::into));
         let answer = tokio::time::timeout(SNAPSHOT_TIMEOUT, volume.thread.command(command)).await;

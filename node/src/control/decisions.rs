@@ -239,7 +239,10 @@ impl super::Running {
     /// The tenant of a volume of this disk.
     fn tenant_like(&self, disk: &Name, like: &Name) -> Result<TenantId, Error> {
         let spec = self.volumes.get(like).and_then(|volume| volume.spec.as_ref());
-        let id = spec.and_then(|spec| self.tenants.get(&spec.tenant(like))).map(|tenant| tenant.id);
+        let id = spec
+            .filter(|spec| !spec.store)
+            .and_then(|spec| self.tenants.get(&spec.tenant(like)))
+            .map(|tenant| tenant.id);
         id.ok_or_else(|| Invalid::LikeNoVolume { disk: disk.clone(), like: like.clone() }.into())
     }
 }

@@ -15,7 +15,13 @@ impl Control {
     /// Deletes a volume with its data, unless that is a device or on another server. With `force`, clients are
     /// disconnected, and what a server that is away has not got is lost; otherwise there must be none of either.
     pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
+        self.delete(name, force, false).await
+    }
+
+    /// The same; of a store if it is to be one.
+    pub(super) async fn delete(&self, name: &Name, force: bool, is_store: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
+        self.check_role(name, is_store)?;
         let stats = self.stats_of(name).await?;
         let connections = stats.as_ref().map_or(0, |stats| stats.connections);
         if connections > 0 && !force {
@@ -57,18 +63,7 @@ impl Control {
             self.leave_tenant(&disk, &tenant).await;
         }
         self.remember_volumes(&disk).await;
-        let message = match (&spec.device, &spec.upstream) {
-            (Some(device), _) => {
-                format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display())
-            }
-            (None, Some(remote)) => {
-                let lost = at_risk.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
-                    format!("; {} of acknowledged data that it did not have are lost", Size(bytes))
-                });
-                format!("volume '{name}' is deleted; the data of {} is unchanged{lost}", remote.from)
-            }
-            (None, None) => format!("volume '{name}' is deleted"),
-        };
+        let message = what_was_deleted(name, &spec, at_risk);
         let note = LossNote::new(&self.config.data, &store, name, &spec);
         let discarded = with_files(&store, name, move |files| {
             if let Err(error) = note.remove_own() {
@@ -91,6 +86,23 @@ impl Control {
         let snapshot = self.snapshot(&disk).await;
         let mut volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
         Ok(volumes.find(|stats| Some(stats.volume) == id).cloned())
+    }
+}
+
+/// What was deleted, and what stays.
+fn what_was_deleted(name: &Name, spec: &Spec, at_risk: Option<u64>) -> String {
+    match (&spec.device, &spec.upstream) {
+        _ if spec.store => format!("store '{name}' is deleted, with the log in it"),
+        (Some(device), _) => {
+            format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display())
+        }
+        (None, Some(remote)) => {
+            let lost = at_risk.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
+                format!("; {} of acknowledged data that it did not have are lost", Size(bytes))
+            });
+            format!("volume '{name}' is deleted; the data of {} is unchanged{lost}", remote.from)
+        }
+        (None, None) => format!("volume '{name}' is deleted"),
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Kind {
     Disk,
     /// A volume.
     Volume,
+    /// A volume for off-loaded writes.
+    Store,
     /// A tenant.
     Tenant,
     /// A named policy of tenants.
@@ -39,6 +41,7 @@ impl std::fmt::Display for Kind {
         f.write_str(match self {
             Kind::Disk => "disk",
             Kind::Volume => "volume",
+            Kind::Store => "store",
             Kind::Tenant => "tenant",
             Kind::Policy => "policy",
         })
@@ -50,6 +53,7 @@ impl Kind {
         match self {
             Kind::Disk => "disks",
             Kind::Volume => "volumes",
+            Kind::Store => "stores",
             Kind::Tenant => "tenants",
             Kind::Policy => "policies",
         }
@@ -79,6 +83,9 @@ pub enum Error {
         /// The disk.
         disk: Name,
     },
+    /// The disk has no store.
+    #[error("disk '{0}' has no store")]
+    NoStores(Name),
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -270,7 +277,7 @@ impl Error {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } => 404,
+            Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } | Error::NoStores(_) => 404,
             Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(error) => raw_status(error),
             Error::Policy(error) => error.status(),
@@ -318,6 +325,7 @@ impl Error {
             Error::NotOnDisk { tenant, .. } => {
                 format!("`aerogel tenant show {tenant}` shows its disks, `aerogel volume create` adds a volume")
             }
+            Error::NoStores(disk) => format!("`aerogel store create NAME --disk {disk} --size SIZE` makes one"),
             Error::DiskOffline(name, _) => {
                 format!(
                     "it is opened automatically once the cause is removed; `aerogel disk add {name} PATH` with its \

@@ -28,6 +28,7 @@ mod sessions;
 mod shares;
 mod show;
 mod standing;
+pub mod stores;
 mod tenants;
 mod turn;
 mod upstreams;
@@ -571,11 +572,6 @@ impl Running {
         names.map(|name| (name.clone(), self.allotment(&name))).collect()
     }
 
-    /// Whether the volumes of a tenant are on other servers, so that it has no disk time.
-    fn is_remote(&self, tenant: &Name) -> bool {
-        self.members(tenant).any(|(_, spec)| spec.upstream.is_some())
-    }
-
     /// What the disk's engine is told of a tenant.
     fn for_engine(&self, tenant: &Name) -> engine::control::TenantSpec {
         let spec = self.allotment(tenant);
@@ -586,6 +582,7 @@ impl Running {
             eviction: spec.eviction.into(),
             ceilings: spec.ceilings(),
             is_remote: self.is_remote(tenant),
+            is_store: tenant.is_of_stores(),
         }
     }
 

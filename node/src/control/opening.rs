@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::control::{CacheSpec, Command, VolumeSpec};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, VolumeSpec};
 use tracing::{info, warn};
 
 use super::volumes::refused;
@@ -227,7 +227,7 @@ impl Control {
             let running = state.disk_mut(disk)?;
             (running.free_tenant(), running.for_engine(tenant))
         };
-        spec.cache = CacheSpec::Trial;
+        spec.cache = if spec.is_store { CacheSpec::Asked(LEAST_BYTES) } else { CacheSpec::Trial };
         let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
         second.map_err(|refusal| refused(tenant, refusal))?;
         warn!(%disk, %tenant, "{refusal_at_first}");

@@ -316,7 +316,7 @@ fn volume_view(
         disk: disk.to_string(),
         condition,
         reason: volume.reason(),
-        spec: spec.map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
+        spec: spec.filter(|spec| !spec.store).map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
         path,

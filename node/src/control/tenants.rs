@@ -175,6 +175,14 @@ impl Control {
 
     /// Changes what is requested for a tenant on one disk.
     pub async fn set_tenant(&self, name: &Name, request: SetTenant) -> Result<Done, Error> {
+        if name.is_of_stores() {
+            return Err(Invalid::SetStoreTenant.into());
+        }
+        self.change_tenant(name, request).await
+    }
+
+    /// The same, for the tenant of the stores, too.
+    pub(super) async fn change_tenant(&self, name: &Name, request: SetTenant) -> Result<Done, Error> {
         if request.changes_nothing() {
             return Err(Invalid::NoChangeOfTenant(name.clone()).into());
         }
@@ -257,7 +265,7 @@ impl Control {
             let allotment = AllotmentView {
                 disk: disk.to_string(),
                 condition: Condition::Online,
-                spec: Some(request_of(disk, running.allotment(&name))),
+                spec: (!name.is_of_stores()).then(|| request_of(disk, running.allotment(&name))),
                 volumes: running.members(&name).map(|(volume, _)| volume.to_string()).collect(),
                 share: shares.view(&name),
                 guarantee: live.and_then(|view| view.guarantee.clone()).or_else(|| shares.guarantee(&name)),

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::error::UpstreamError;
 use super::opening::Prepared;
 use super::view::{CreateVolume, SetVolume, UpstreamState, UpstreamView};
-use super::{Control, Error, Invalid, Source, Volume, VolumeState, with_files};
+use super::{Control, Error, Invalid, Running, Source, Volume, VolumeState, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::{Name, Time};
 use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT};
@@ -198,6 +198,13 @@ impl Control {
         let gate = self.state().disk(disk)?.thread.tls_gate(spec.tenant);
         let dialer = Dialer::new(remote.target(), gate);
         Ok(Prepared { spec, backing: Backing::Upstream(dialer.clone()), source: Source::Upstream(dialer) })
+    }
+}
+
+impl Running {
+    /// Whether the volumes of a tenant are on other servers, so that it has no disk time.
+    pub(super) fn is_remote(&self, tenant: &Name) -> bool {
+        self.members(tenant).any(|(_, spec)| spec.upstream.is_some())
     }
 }
 

@@ -5,6 +5,7 @@ mod guarantees;
 mod policies;
 mod requests;
 mod sizing;
+mod stores;
 mod tenants;
 mod volumes;
 
@@ -16,6 +17,7 @@ pub use guarantees::*;
 pub use policies::*;
 pub use requests::*;
 pub use sizing::*;
+pub use stores::*;
 pub use tenants::*;
 pub use volumes::*;
 

@@ -10,9 +10,10 @@ use super::decisions::cache_note;
 use super::opening::NotOpen;
 use super::raw::{self, Chosen};
 use super::tenants::TenantChange;
-use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume};
+use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume, Setting};
 use super::{
-    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeState, blocking, refusal, upstreams, with_files,
+    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeState, blocking, refusal, stores, upstreams,
+    with_files,
 };
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
@@ -22,6 +23,11 @@ use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, 
 impl Control {
     /// Creates a volume. If this fails, nothing remains.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
+        self.create(request, false).await
+    }
+
+    /// The same, or a store.
+    pub(super) async fn create(&self, request: CreateVolume, is_store: bool) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         // Asked before the disk's lock is taken, since the server may not answer.
         let remote = upstreams::choose(&request).await?;
@@ -31,7 +37,8 @@ impl Control {
         let request = self.with_policy(request)?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
-        let tenant = request.tenant.as_ref().unwrap_or(&request.name);
+        let stores = is_store.then(Name::of_stores);
+        let tenant = stores.as_ref().or(request.tenant.as_ref()).unwrap_or(&request.name);
         let found = self.stored_tenant(&disk, tenant).await?;
         let (before, promised) = {
             let state = self.state();
@@ -41,7 +48,7 @@ impl Control {
         };
         let asks_cache = request.cache.is_some();
         let Planned { spec, store, progress, change, asks } =
-            self.plan(&request, &disk, (chosen.as_ref(), remote.as_ref()), decided, found)?;
+            self.plan(&request, &disk, (is_store, chosen.as_ref(), remote.as_ref()), decided, found)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -80,7 +87,10 @@ impl Control {
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
-        message += &self.promise_note(&disk, &tenant, &promised);
+        message += &match is_store {
+            true => self.share_note(&disk, &promised),
+            false => self.promise_note(&disk, &tenant, &promised),
+        };
         self.done_with_slice(&name, &disk, &spec, asks, message).await
     }
 
@@ -111,7 +121,7 @@ impl Control {
         &self,
         request: &CreateVolume,
         disk: &Name,
-        (chosen, remote): (Option<&Chosen>, Option<&upstreams::Chosen>),
+        (is_store, chosen, remote): (bool, Option<&Chosen>, Option<&upstreams::Chosen>),
         decided: Option<Size>,
         found: Option<TenantSpec>,
     ) -> Result<Planned, Error> {
@@ -127,7 +137,10 @@ impl Control {
         if !matches!(state.find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name.clone()));
         }
-        let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
+        let mut spec = match is_store {
+            true => Spec::new_store(size),
+            false => Spec::new(size, request.tenant.clone(), request.allocation),
+        };
         let tenant = spec.tenant(&request.name);
         let is_new = !state.may_have_tenant(disk, &tenant);
         let running = state.disk_mut(disk)?;
@@ -142,7 +155,10 @@ impl Control {
         if running.has_tenant(&tenant) && running.is_remote(&tenant) != remote.is_some() {
             return Err(Invalid::MixedTenant(tenant).into());
         }
-        let of_tenant = SetTenant::of_new(request);
+        let mut of_tenant = SetTenant::of_new(request);
+        if is_store && !running.has_tenant(&tenant) {
+            of_tenant.share.get_or_insert_with(|| Setting::To(stores::share_default()));
+        }
         let asks = !of_tenant.changes_nothing() || decided.is_some();
         let has_none = !running.has_tenant(&tenant);
         if has_none {
@@ -195,6 +211,9 @@ impl Control {
             return Err(Invalid::NoChangeOfVolume(name.clone()).into());
         }
         let volume = self.changeable(name)?;
+        if volume.spec.store && !request.changes_access_only() {
+            return Err(Invalid::SetOfStore(name.clone()).into());
+        }
         let tenant = volume.spec.tenant(name);
         let (before, promised) = {
             let state = self.state();
@@ -291,6 +310,9 @@ impl Control {
         self.yield_probe(&on).await;
         let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
+        if volume.spec.store {
+            return Err(Invalid::GrowStore(name.clone()).into());
+        }
         if let Some(remote) = &volume.spec.upstream {
             return Err(Invalid::GrowExport { volume: name.clone(), from: Box::new(remote.from.clone()) }.into());
         }
@@ -410,7 +432,7 @@ pub(super) struct Changeable {
     disk: Name,
     pub(super) id: VolumeId,
     source: Source,
-    spec: Spec,
+    pub(super) spec: Spec,
     store: Arc<Store>,
     pub(super) thread: Arc<DiskHandle>,
 }
@@ -436,7 +458,8 @@ fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError
 
 /// What was created.
 fn what_was_created(name: &Name, disk: &Name, spec: &Spec) -> String {
-    let message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
+    let what = if spec.store { "store" } else { "volume" };
+    let message = format!("{what} '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
     match (&spec.device, &spec.upstream) {
         (Some(device), _) => message + &format!("; its data is {}, with its present content", device.path.display()),
         (None, Some(remote)) => {

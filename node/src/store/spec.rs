@@ -15,7 +15,7 @@ use crate::quantity::{Description, Name, ShareText, Size};
 pub enum SpecError {
     #[error("{}", .0.message())]
     Syntax(Box<toml::de::Error>),
-    #[error("its format is {0}, this server knows {FORMAT}")]
+    #[error("its format is {0}, this server knows {FORMAT}, and {FORMAT_STORE} of stores")]
     Format(u32),
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -25,6 +25,8 @@ pub enum SpecError {
     Upstream(#[from] RemoteError),
     #[error("its data is said to be both on a device and on another server")]
     DeviceAndUpstream,
+    #[error("a store is a file with write_cache = \"none\" and has no tenant of its own: the specification was edited")]
+    Store,
 }
 
 /// A size, bytes, that a volume cannot have.
@@ -148,6 +150,10 @@ pub struct Spec {
     /// The clients that may open it.
     #[serde(default, skip_serializing_if = "Access::is_default")]
     pub allow: Access,
+    /// Whether it is a store, into which other disks off-load writes. An earlier release refuses the field and the
+    /// format, instead of serving the volume as any other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub store: bool,
     /// Whether all clients are refused writes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
@@ -162,6 +168,8 @@ pub struct Spec {
 
 /// The version of specifications that this program writes and reads.
 const FORMAT: u32 = 1;
+/// That of stores.
+const FORMAT_STORE: u32 = 2;
 
 impl Spec {
     /// The specification of a new volume.
@@ -178,17 +186,27 @@ impl Spec {
             device: None,
             upstream: None,
             allow: Access::default(),
+            store: false,
             read_only: false,
             description: Description::default(),
             allotment: None,
         }
     }
 
+    /// The specification of a new store.
+    pub fn new_store(size: u64) -> Spec {
+        let plain = Spec::new(size, None, Allocation::default());
+        Spec { format: FORMAT_STORE, store: true, write_cache: WriteCache::None, ..plain }
+    }
+
     /// Parses and checks a specification.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
-        if spec.format != FORMAT {
-            return Err(SpecError::Format(spec.format));
+        match (spec.format, spec.store) {
+            (FORMAT, false) => {}
+            (FORMAT_STORE, true) if spec.is_plain_store() => {}
+            (FORMAT | FORMAT_STORE, true) => return Err(SpecError::Store),
+            _ => return Err(SpecError::Format(spec.format)),
         }
         check_size(spec.size)?;
         if let Some(device) = spec.device.as_ref().filter(|device| device.size < spec.file_bytes()) {
@@ -201,6 +219,10 @@ impl Spec {
             }
         }
         Ok(spec)
+    }
+
+    fn is_plain_store(&self) -> bool {
+        self.has_file() && self.write_cache == WriteCache::None && self.tenant.is_none() && self.allotment.is_none()
     }
 
     /// The content of the file.
@@ -218,8 +240,11 @@ impl Spec {
         self.device.is_none() && self.upstream.is_none()
     }
 
-    /// The tenant: the volume itself if none was named.
+    /// The tenant: that of the stores, or the volume itself if none was named.
     pub fn tenant(&self, name: &Name) -> Name {
+        if self.store {
+            return Name::of_stores();
+        }
         self.tenant.clone().unwrap_or_else(|| name.clone())
     }
 }

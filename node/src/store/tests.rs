@@ -502,6 +502,35 @@ fn a_disk_that_is_another_or_in_use_is_not_opened() {
     assert!(refused(&dir.path().join("absent"), None).contains("mounted"));
 }
 
+#[test]
+fn a_store_is_told_from_other_volumes_and_its_tenant_is_kept_with_the_disk() {
+    let (dir, name) = (tempfile::tempdir().unwrap(), name());
+    let store = disk(dir.path());
+    let spec = Spec::new_store(1 << 20);
+    assert_eq!((spec.tenant(&name), spec.format), (Name::of_stores(), 2));
+    assert_eq!(Spec::parse(&spec.to_toml()).unwrap(), spec);
+    store.files(&name).create(&spec, &Progress::default()).unwrap();
+    let share = TenantSpec { share: Some("5%".parse().unwrap()), ..TenantSpec::default() };
+    store.put_tenant(&Name::of_stores(), &share).unwrap();
+    let found = store.scan().unwrap();
+    assert_eq!(found.volumes[&name].as_ref().unwrap(), &spec);
+    assert_eq!(found.tenants, [(Name::of_stores(), share)].into());
+    // A release that knows neither the field nor the format.
+    let plain = Spec { store: false, ..spec.clone() };
+    assert!(matches!(Spec::parse(&plain.to_toml()), Err(SpecError::Format(2))));
+    let tenant = Some("team".parse().unwrap());
+    for wrong in [
+        Spec { write_cache: WriteCache::Volatile, ..spec.clone() },
+        Spec { tenant, ..spec.clone() },
+        Spec { format: 1, ..spec.clone() },
+    ] {
+        assert!(matches!(Spec::parse(&wrong.to_toml()), Err(SpecError::Store)), "{wrong:?}");
+    }
+    // The specification of a tenant without volumes is removed.
+    store.files(&name).unpublish(&spec).unwrap();
+    assert!(store.scan().unwrap().tenants.is_empty() && store.tenant(&Name::of_stores()).unwrap().is_none());
+}
+
 /// A catalogue that reads specifications of tenants a number of times, and then fails.
 #[derive(Debug)]
 struct Failing {

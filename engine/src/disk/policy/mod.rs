@@ -148,7 +148,7 @@ pub struct TenantPlan {
     /// requests leave it a place in the device. 0 if none is due.
     pub waiting_slices: u64,
     /// Shortest slice with which it keeps R: longer than its slice if the longest round forbids that. `None` if the
-    /// tenant is not backlogged.
+    /// tenant is not backlogged, or has no R.
     pub need_ns: Option<Nanos>,
     /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
     /// is not backlogged.

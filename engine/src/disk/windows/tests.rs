@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 const MIN: u64 = MIB;
 
 fn terms(percent: u64) -> Terms {
-    Terms { share: Share::from_ppb(percent * 10_000_000), min_bytes_per_s: MIN }
+    Terms { min_bytes_per_s: MIN, ..Share::from_ppb(percent * 10_000_000).into() }
 }
 
 /// A tenant with a guarantee, its totals, and the clock.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use engine::disk::profile::UnknownKey;
 
+use crate::control::stores::LEAST_BYTES;
 use crate::fault::FaultError;
 use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
 use crate::quantity::{Name, Rate, Size};
@@ -116,6 +117,31 @@ pub enum Invalid {
          keeps the data, and create it again"
     )]
     GrowExport { volume: Name, from: Box<ExportUri> },
+
+    // Stores.
+    #[error("a store of {0} is too small for a log: it has at least {min}", min = Size(LEAST_BYTES))]
+    StoreTooSmall(Size),
+    #[error("volume '{0}' is not a store: use `aerogel volume delete`")]
+    DeleteNoStore(Name),
+    #[error("volume '{0}' is a store, and others may have off-loaded data in it: use `aerogel store delete`")]
+    DeleteStore(Name),
+    #[error("volume '{0}' is not a store: `aerogel volume show {0}` shows it")]
+    ShowNoStore(Name),
+    #[error(
+        "volume '{0}' is a store: its access, read-only state and description can be set here, and the share of all \
+         stores of a disk with `aerogel store set --share`; its writes are always durable, and its cache is fixed"
+    )]
+    SetOfStore(Name),
+    #[error("volume '{0}' is a store, whose log keeps the size that it has: create another store")]
+    GrowStore(Name),
+    #[error("volume '{0}' is a store: nothing of it is cached, so it has no miss-ratio curve")]
+    CurveOfStore(Name),
+    #[error(
+        "tenant '{}' has all stores of a disk, and only a share: set it with `aerogel store set --disk DISK --share \
+         SHARE`",
+        Name::of_stores()
+    )]
+    SetStoreTenant,
 
     // Disks.
     #[error("'{path}' is not a path: {source}")]

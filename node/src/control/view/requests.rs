@@ -281,6 +281,11 @@ impl SetVolume {
         !of_volume && !self.changes_upstream() && SetTenant::of(self).changes_nothing()
     }
 
+    /// Whether the request contains nothing but changes of access and of the description.
+    pub fn changes_access_only(&self) -> bool {
+        self.write_cache.is_none() && !self.changes_upstream() && SetTenant::of(self).changes_nothing()
+    }
+
     /// Whether the request changes how its export is used.
     pub fn changes_upstream(&self) -> bool {
         self.upstream_deadline.is_some() || self.upstream_connections.is_some()

@@ -268,7 +268,7 @@ pub struct AllotmentView {
     pub disk: String,
     /// Whether the disk can be used.
     pub condition: Condition,
-    /// The request that would set the same; absent if the disk is offline.
+    /// The request that would set the same; absent if the disk is offline, and for the tenant of the stores.
     pub spec: Option<SetTenant>,
     /// Its volumes on this disk.
     pub volumes: Vec<String>,

@@ -164,8 +164,8 @@ pub struct VolumeView {
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
-    /// The request that would create an equal volume; absent if its specification cannot be read, or its disk is
-    /// offline.
+    /// The request that would create an equal volume; absent if its specification cannot be read, if its disk is
+    /// offline, and for a store.
     pub spec: Option<CreateVolume>,
     /// Warnings.
     pub warnings: Vec<String>,

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use super::{Catalogue, Key};
-use crate::quantity::Name;
+use crate::quantity::{Name, TenantName};
 use crate::store::identity::sync_parent;
 use crate::store::steps::removed;
 
@@ -72,7 +73,7 @@ impl LocalFiles {
         Ok(files?.into_iter().filter_map(|file| file.into_string().ok()).collect())
     }
 
-    fn names(&self, directory: &str) -> io::Result<BTreeSet<Name>> {
+    fn names<T: FromStr>(&self, directory: &str) -> io::Result<Vec<T>> {
         let files = self.files(directory)?;
         Ok(files.iter().filter_map(|file| file.strip_suffix(".toml")?.parse().ok()).collect())
     }
@@ -113,11 +114,11 @@ impl Catalogue for LocalFiles {
     }
 
     fn volumes(&self) -> io::Result<BTreeSet<Name>> {
-        self.names(VOLUMES)
+        Ok(self.names(VOLUMES)?.into_iter().collect())
     }
 
     fn tenants(&self) -> io::Result<BTreeSet<Name>> {
-        self.names(TENANTS)
+        Ok(self.names(TENANTS)?.into_iter().map(|TenantName(name)| name).collect())
     }
 
     fn place(&self, key: Key<'_>) -> PathBuf {
@@ -145,7 +146,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(VOLUMES)).unwrap();
         let (files, name): (_, Name) = (LocalFiles::new(dir.path()), "db".parse().unwrap());
-        for key in [Key::Disk, Key::Volume(&name), Key::Tenant(&name)] {
+        for key in [Key::Disk, Key::Volume(&name), Key::Tenant(&name), Key::Tenant(&Name::of_stores())] {
             assert_eq!(files.get(key).unwrap(), None);
             files.put(key, "old").unwrap();
             for n in 0..=PUT.len() {
@@ -154,6 +155,8 @@ mod tests {
                 assert_eq!(files.get(key).unwrap().unwrap(), if n >= 3 { "new" } else { "old" }, "after {n} steps");
             }
             assert!(files.volumes().unwrap().len() < 2, "a temporary file is a volume");
+            let tenants = files.tenants().unwrap();
+            assert!(if let Key::Tenant(name) = key { tenants.contains(name) } else { tenants.is_empty() });
             files.remove(key).unwrap();
             files.remove(key).unwrap();
             assert_eq!(files.get(key).unwrap(), None);

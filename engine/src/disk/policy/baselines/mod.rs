@@ -285,7 +285,7 @@ mod tests {
         let settings = Settings { kind, depth, ..Config::new(0).policy() };
         let mut scheduler = Scheduler::new(settings.build(), depth);
         for (tenant, min_bytes_per_s) in [(A, 4_096_000), (B, 0)] {
-            scheduler.set_tenant(0, tenant, Terms { share: None, min_bytes_per_s });
+            scheduler.set_tenant(0, tenant, Terms { min_bytes_per_s, ..Terms::default() });
             (0..60).for_each(|io| scheduler.arrived(0, tenant, entry(100 * tenant.0 + io), false));
         }
         scheduler

@@ -58,7 +58,7 @@ impl Rig {
         let mut scheduler = Scheduler::new(settings.build(), depth);
         for (number, &(percent, min_bytes_per_s)) in tenants.iter().enumerate() {
             let share = Share::from_ppb(percent * 10_000_000);
-            scheduler.set_tenant(0, TenantId(number as u32), Terms { share, min_bytes_per_s });
+            scheduler.set_tenant(0, TenantId(number as u32), Terms { min_bytes_per_s, ..share.into() });
         }
         Rig {
             scheduler,

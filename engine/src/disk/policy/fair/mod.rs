@@ -313,7 +313,7 @@ impl Policy for Fair {
     }
 
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
-        let Terms { share, min_bytes_per_s } = terms;
+        let Terms { share, min_bytes_per_s, .. } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
             None => self.tenants.insert(tenant, Tenant::new(now, share, self.virtual_ns)),

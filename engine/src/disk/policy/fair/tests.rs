@@ -222,7 +222,7 @@ fn a_guarantee_goes_before_weights_as_long_as_it_fits_into_the_share() {
     for (guaranteed, expected) in [(0.0, 0.333), (0.25, 0.333), (0.45, 0.45), (0.8, 0.5)] {
         let mut rig = Rig::new(prices, &[50, 100]);
         let min_bytes_per_s = (guaranteed * bytes_per_s) as u64;
-        let terms = Terms { share: Share::from_ppb(500_000_000), min_bytes_per_s };
+        let terms = Terms { min_bytes_per_s, ..Share::from_ppb(500_000_000).into() };
         rig.policy.set_tenant(0, A, terms);
         rig.backlogged([SMALL, LARGE], SECOND);
         let found = rig.given_ns[0] as f64 / (rig.given_ns[0] + rig.given_ns[1]) as f64;

@@ -44,6 +44,8 @@ const IDLE_ROUNDS: u32 = 3;
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
+    /// It has no R: its slices are no longer than its share of a round that the others need.
+    is_store: bool,
     /// Where its data is on the disk, bytes from the beginning, if that is known.
     place: Option<u64>,
     /// Its position in the order of slices.
@@ -223,7 +225,7 @@ impl Insulated {
             self.tenants.get(id).map(|tenant| Needs {
                 share: tenant.share,
                 active: tenant.is_active(),
-                slice_ns: tenant.is_backlogged.then(|| need_ns(id, tenant)),
+                slice_ns: (tenant.is_backlogged && !tenant.is_store).then(|| need_ns(id, tenant)),
             })
         };
         self.needs.clear();
@@ -272,7 +274,9 @@ impl Insulated {
                 continue;
             }
             let is_time = self.begun >= self.looked + self.lengths.len() as u64;
-            if tenant.save(habits.meter.look_ns(), length.saturating_add(self.round_ns), is_time) {
+            // Nothing depends on the losses of a tenant without R.
+            let look_ns = habits.meter.look_ns().filter(|_| !tenant.is_store);
+            if tenant.save(look_ns, length.saturating_add(self.round_ns), is_time) {
                 self.looked = self.begun;
             }
             tenant.waiting_since = None;
@@ -401,12 +405,13 @@ impl Policy for Insulated {
     }
 
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
-        let Terms { share, min_bytes_per_s } = terms;
+        let Terms { share, min_bytes_per_s, is_store } = terms;
         match self.tenants.get_mut(tenant) {
-            Some(tenant) => tenant.share = share,
+            Some(tenant) => (tenant.share, tenant.is_store) = (share, is_store),
             None => {
                 let new = Tenant {
                     share,
+                    is_store,
                     place: None,
                     rank: 0,
                     keep_permille: None,
@@ -512,7 +517,7 @@ impl Policy for Insulated {
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
-            burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
+            burst_ns: if tenant.is_backlogged && !tenant.is_store { meter.burst_ns() } else { 0 },
             streams_lack_permille: (meter.streams_lack() * 1000.0) as u32,
             ..TenantPlan::default()
         })

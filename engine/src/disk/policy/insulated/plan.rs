@@ -26,7 +26,7 @@ pub(super) struct Needs {
     pub(super) share: Option<Share>,
     /// Whether it had work in the last rounds.
     pub(super) active: bool,
-    /// Shortest slice with which it keeps R; `None` if the tenant is not backlogged.
+    /// Shortest slice with which it keeps R; `None` if the tenant is not backlogged, or has no R.
     pub(super) slice_ns: Option<Nanos>,
 }
 

@@ -214,7 +214,7 @@ fn impossible(tenants: usize, without: usize) -> Stage {
     let mut stage = Stage::new(&vec![percent; tenants], &vec![4; tenants]);
     let share = Share::from_ppb(percent * 10_000_000);
     for at in without as u32..tenants as u32 {
-        stage.policy.set_tenant(0, TenantId(at), Terms { share, min_bytes_per_s: 1 << 30 });
+        stage.policy.set_tenant(0, TenantId(at), Terms { min_bytes_per_s: 1 << 30, ..share.into() });
     }
     stage
 }
@@ -332,6 +332,43 @@ fn what_nobody_wants_goes_to_those_who_do() {
     stage.run(60 * SECOND);
     assert!(stage.served_percent(1).abs_diff(66) <= 2, "{:?}", stage.served);
     assert!(stage.served.iter().sum::<u64>() >= 60 * SECOND / COST - 2, "the disk never rests: {:?}", stage.served);
+}
+
+/// With 5 % of the disk, a tenant with R makes the round as long as is permitted.
+#[test]
+fn a_store_tenant_has_its_share_of_a_round_that_the_others_need() {
+    let store = |stage: &mut Stage, percent: u64| {
+        let terms = Terms { is_store: true, ..Share::from_ppb(percent * 10_000_000).into() };
+        stage.policy.set_tenant(stage.now, TenantId(1), terms);
+    };
+    let round_ms = |is_store: bool| {
+        let mut stage = Stage::new(&[95, 5], &[4, 64]);
+        stage.switch_ns = 10 * MS;
+        if is_store {
+            store(&mut stage, 5);
+        }
+        stage.run(60 * SECOND);
+        let policy = &stage.policy.policy;
+        let round_ms = policy.round_ns / MS;
+        let parts = [0, 1].map(|at| policy.length(TenantId(at)) * 1000 / policy.round_ns);
+        assert!(parts[0].abs_diff(950) <= 1 && parts[1].abs_diff(50) <= 1, "{parts:?} thousandths of the round");
+        let longest_ns = stage.policy.past_slices().iter().map(|slice| slice.ended - slice.begun).max();
+        (round_ms, stage.served_percent(1), longest_ns.unwrap_or(0) / MS, stage)
+    };
+    let (with_r, ..) = round_ms(false);
+    assert_eq!(with_r, 2000);
+    let (round, percent, longest, mut stage) = round_ms(true);
+    assert!(round < 200 && longest < 2 * round, "{round} and {longest} ms");
+    assert!(percent <= 5, "{percent} % of the requests: it loses most of its slices, and only those");
+    assert_eq!(stage.policy.plan(stage.now, TenantId(1)).and_then(|plan| plan.need_ns), None);
+    // The other one goes: it has the disk, when the disk has idled for that one for three rounds at most. Alone it
+    // needs no more than the shortest round either.
+    stage.depths[0].1 = 0;
+    stage.run(stage.now + Nanos::from(IDLE_ROUNDS) * round * MS);
+    let (before, from) = (stage.served[1], stage.now);
+    stage.run(from + 10 * SECOND);
+    assert!(stage.served[1] - before >= 10 * SECOND / COST - 5, "{:?} of {before}", stage.served);
+    assert_eq!(stage.policy.policy.round_ns, 20 * MS);
 }
 
 #[test]
