@@ -18,7 +18,7 @@ class Stores(ServerCase):
     def cli(self, *words):
         return self.server.json(*words)
 
-    def store(self, name, *more, size="4MiB"):
+    def store(self, name, *more, size="17MiB"):
         """A store; returns the message."""
         return self.cli("store", "create", name, "--size", size, *more)["message"]
 
@@ -28,8 +28,8 @@ class Stores(ServerCase):
         return on["share"]["requested"]
 
     def test_all_stores_of_a_disk_have_one_share_that_goes_with_the_last(self):
-        self.assertIn("share of 5% together", self.store("one", size="1048577"))
-        self.assertEqual(self.cli("store", "show", "one")["size_bytes"], MIB + 4096)
+        self.assertIn("share of 5% together", self.store("one", size=str(17 * MIB + 1)))
+        self.assertEqual(self.cli("store", "show", "one")["size_bytes"], 17 * MIB + 4096)
         self.assertIn("was 5% and is now 1/10", self.store("two", "--share", "1/10"))
         self.assertIn("share of 1/10 together", self.store("three"))
         self.assertEqual([store["name"] for store in self.cli("store", "list")], ["one", "three", "two"])
@@ -45,7 +45,7 @@ class Stores(ServerCase):
             self.assertIn(f"store '{name}' is deleted", self.cli("store", "delete", name, "--yes")["message"])
         self.server.refused("tenant", "show", STORES)
         self.server.cli("volume", "create", "all", "4MiB", "--share", "100%")
-        refused = self.server.refused("store", "create", "one", "--size", "4MiB")
+        refused = self.server.refused("store", "create", "one", "--size", "17MiB")
         self.assertIn("a share of 5% does not fit", refused)
         self.assertEqual(self.cli("store", "list"), [])
 
@@ -53,8 +53,8 @@ class Stores(ServerCase):
         self.store("spare")
         self.server.create("db", "4MiB")
         for words, why in (
-            (("store", "create", "small", "--size", "512KiB"), "too small for a log: it has at least 1MiB"),
-            (("store", "create", "db", "--size", "4MiB"), "there is already a volume 'db'"),
+            (("store", "create", "small", "--size", "16MiB"), "too small for a log: it has at least 17MiB"),
+            (("store", "create", "db", "--size", "17MiB"), "there is already a volume 'db'"),
             (("store", "show", "db"), "is not a store"),
             (("store", "show", "none"), "there is no store 'none'"),
             (("store", "delete", "db", "--yes"), "use `aerogel volume delete`"),

@@ -324,5 +324,8 @@ pub fn log_bytes(store_bytes: u64) -> Option<u64> {
 ///
 /// [`LATE_BYTES_MAX`]: super::store::LATE_BYTES_MAX
 const LOG_BYTES_MIN: u64 = 16 << 20;
+/// The smallest store, bytes: the smallest log and the superblocks, in whole MiB.
+pub const STORE_BYTES_MIN: u64 = 17 << 20;
 
+const _: () = assert!(LOG_STARTS + LOG_BYTES_MIN <= STORE_BYTES_MIN);
 const _: () = assert!(RECORD_BYTES_MAX / SECTOR <= u16::MAX as u64 && HEADER as u64 == SECTOR);

@@ -44,7 +44,7 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use log::log_bytes;
+pub use log::{STORE_BYTES_MIN, log_bytes};
 pub use record::{HEADER, HeaderBytes, SUPERBLOCK, Sum, SuperblockBytes};
 pub use recovery::{Recovered, Scan, Unusable};
 pub use start::{Initial, Past};

@@ -3,6 +3,7 @@
 //! All stores of a disk are volumes of one tenant ([`Name::of_stores`]), which exists as long as the disk has one. It
 //! has a share and nothing else: it is changed here only, and no other volume can be in it.
 
+use engine::offload::STORE_BYTES_MIN;
 use engine::units::BLOCK;
 
 use super::view::{CreateStore, CreateVolume, SetStores, SetTenant, Setting, StoreView};
@@ -11,10 +12,6 @@ use super::{Control, Done, Error, Invalid, Kind};
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::TenantSpec;
 use crate::store::spec::Allocation;
-
-/// The smallest store, bytes: below, the log of a single client has hardly room for a few requests of the largest size
-/// and its pointers.
-pub const LEAST_BYTES: u64 = 1 << 20;
 
 /// The share of the first store of a disk if none is requested. A log is written in sequence, so that 5 % of a disk's
 /// time, some MB/s on a hard disk, take several hundred small random writes a second, more than such a disk itself;
@@ -31,7 +28,7 @@ impl Control {
     /// Creates a store. If this fails, nothing remains.
     pub async fn create_store(&self, request: CreateStore) -> Result<Done, Error> {
         let CreateStore { name, size, disk, share, overcommit, allow, description } = request;
-        if size.0 < LEAST_BYTES {
+        if size.0 < STORE_BYTES_MIN {
             return Err(Invalid::StoreTooSmall(size).into());
         }
         // What is too large for a volume is refused as such.

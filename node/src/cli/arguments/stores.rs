@@ -24,7 +24,7 @@ pub enum StoreVerb {
     Create {
         /// Letters, digits, '.', '_' and '-', at most 63; no volume may have the same
         name: Name,
-        /// Its size, such as 4GiB: at least 1MiB, rounded up to 4KiB
+        /// Its size, such as 4GiB: at least 17MiB, rounded up to 4KiB
         #[arg(long)]
         size: Size,
         /// The disk; may be omitted if there is only one, or one called 'default'

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use engine::disk::profile::UnknownKey;
+use engine::offload::STORE_BYTES_MIN;
 
-use crate::control::stores::LEAST_BYTES;
 use crate::fault::FaultError;
 use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
 use crate::quantity::{Name, Rate, Size};
@@ -119,7 +119,7 @@ pub enum Invalid {
     GrowExport { volume: Name, from: Box<ExportUri> },
 
     // Stores.
-    #[error("a store of {0} is too small for a log: it has at least {min}", min = Size(LEAST_BYTES))]
+    #[error("a store of {0} is too small for a log: it has at least {min}", min = Size(STORE_BYTES_MIN))]
     StoreTooSmall(Size),
     #[error("volume '{0}' is not a store: use `aerogel volume delete`")]
     DeleteNoStore(Name),

@@ -14,7 +14,7 @@ pub struct CreateStore {
     /// Its name, among those of volumes.
     #[schema(value_type = String)]
     pub name: Name,
-    /// Bytes, at least 1 MiB, rounded up to 4 KiB; a number or a string such as "4GiB".
+    /// Bytes, at least 17 MiB, rounded up to 4 KiB; a number or a string such as "4GiB".
     #[schema(value_type = String)]
     pub size: Size,
     /// The disk; may be omitted if there is only one, or one called `default`.
