@@ -17,7 +17,7 @@ use crate::units::Nanos;
 pub enum Initial {
     /// Its content; and the incarnation of the last process that started without it and did not tell it what was
     /// deleted meanwhile ([`Offload::is_told`]), or 0.
-    Scanned(Recovered, u32),
+    Scanned(Box<Recovered>, u32),
     /// It cannot be reached. Its log, and the bytes of that.
     Missing(u128, u64),
 }
@@ -63,7 +63,9 @@ impl Offload {
         let mut merged = Merged::default();
         for (at, initial) in (0u8..).zip(stores) {
             let (log, state) = match initial {
-                Initial::Scanned(recovered, missed) => (merged.add(StoreId(at), recovered, missed), State::Closed(now)),
+                Initial::Scanned(recovered, missed) => {
+                    (merged.add(StoreId(at), *recovered, missed), State::Closed(now))
+                }
                 Initial::Missing(log, capacity) => {
                     merged.missed.push(0);
                     merged.notes.push(Vec::new());

@@ -158,7 +158,7 @@ impl World {
         }
         let scanned = (0..STORES).map(|store| match self.is_down[store] && self.is_formatted {
             true => Initial::Missing(store as u128 + 1, self.capacity()),
-            false => Initial::Scanned(self.scan(store), self.missed[store]),
+            false => Initial::Scanned(Box::new(self.scan(store)), self.missed[store]),
         });
         let stores = scanned.collect();
         for store in (0..STORES).filter(|&store| self.is_down[store]) {
