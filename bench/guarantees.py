@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,6 +65,20 @@ def windows(server):
     return {outcome: total("total", f'outcome="{outcome}"') for outcome in OUTCOMES}, total("marginal_total")
 
 
+def tell(server, volume, started):
+    """Prints a volume's missed windows, with the server's evidence. They begin so long after the clients."""
+    for window in server.json("tenant", "violations", volume)["violations"]:
+        begun = datetime.fromisoformat(window["at"]).timestamp() - started
+        print(
+            f"  {volume}: {window['class']}{', marginal' if window['marginal'] else ''}: {begun:.1f} s, took "
+            f"{window['seconds']:.2f} s, demand {window['demand_seconds']:.2f} s, in slices "
+            f"{window['slice_seconds']:.2f} s, useful {window['useful_seconds']:.2f} s, "
+            f"{window['bytes'] / 1e6:.1f} MB, R {window['insulation']:.3f}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def measure(directory, policy, seconds):
     """The windows under a policy."""
     name = policy.replace(":", "-")
@@ -74,6 +89,7 @@ def measure(directory, policy, seconds):
         for volume in names:
             share = ["--share", f"1/{CLIENTS}", "--min-bandwidth", GUARANTEE]
             server.create(volume, str(SIZE), "--disk", "hdd", *share)
+        started = time.time()
         clients = [client(server.uri(volume), at, seconds) for at, volume in enumerate(names)]
         try:
             for process in clients:
@@ -83,6 +99,8 @@ def measure(directory, policy, seconds):
             for process in clients:
                 process.kill()
                 process.wait()
+        for volume in names:
+            tell(server, volume, started)
         return windows(server)
 
 

@@ -7,8 +7,10 @@
 use std::sync::LazyLock;
 
 use engine::Config;
-use engine::control::{TenantSpec, WriteCache};
+use engine::control::{Command, Report, TenantSpec, WriteCache};
+use engine::disk::Miss;
 use engine::disk::policy::Kind;
+use engine::ids::TenantId;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use sim::bench::{Bench, Costs, Done, Volume};
 use sim::disk::drive::{Drive, presets};
@@ -97,6 +99,12 @@ impl Got {
     fn at(&self, bytes: u64) -> Nanos {
         let at = self.progress.partition_point(|&(_, so_far)| so_far < bytes);
         if bytes == 0 { 0 } else { self.progress[at].0 }
+    }
+
+    /// The bytes that the tenant had by then.
+    fn until(&self, until: Nanos) -> u64 {
+        let count = self.progress.partition_point(|&(at, _)| at <= until);
+        count.checked_sub(1).map_or(0, |last| self.progress[last].1)
     }
 
     fn wait(&self, permille: usize) -> f64 {
@@ -377,4 +385,124 @@ fn a_neighbour_with_requests_of_32_mib_takes_neither_guarantees_nor_shares() {
 #[test]
 fn a_neighbour_with_a_hundred_connections_takes_neither_guarantees_nor_shares() {
     beside((0..100).flat_map(|_| described(random(16))).collect());
+}
+
+/// The load of `bench/guarantees.py` in virtual time: phases of 20 s in runs of one length, with a pause between them.
+struct Phases {
+    length: u64,
+    pause_ms: u64,
+    prefetch_bytes_max: Option<u64>,
+    seed: u64,
+}
+
+impl Phases {
+    const BYTES: u64 = 16 << 30;
+    const PACE: Pace = Pace::Closed { depth: DEPTH, think_ns: 0 };
+
+    fn bench(&self, specs: &[TenantSpec], volumes: Vec<Volume>) -> Bench {
+        let config = Config {
+            policy: Kind::Insulated,
+            switch_ns: 16 * MILLISECOND,
+            round_max_ns: 2400 * MILLISECOND,
+            prefetch_bytes_max: self.prefetch_bytes_max,
+            seed: self.seed,
+            ..Config::new(20 << 20)
+        };
+        Bench::new(config, drive(), Costs::default(), specs, volumes).unwrap()
+    }
+
+    fn volume(tenant: usize, at: u32, load: Workload) -> Volume {
+        let start = u64::from(at) * Phases::BYTES;
+        Volume { tenant, start, bytes: Phases::BYTES, write_cache: WriteCache::Volatile, load }
+    }
+
+    fn load(&self, at: u32) -> Workload {
+        const RUNS: [u64; 6] = [64, 8, 64, 1, 8, 64];
+        let period_ns = 20 * SECOND + self.pause_ms * MILLISECOND;
+        let stream = |phase: u64| Stream {
+            place: Place::Uniform,
+            area_bytes: Phases::BYTES,
+            sizes: vec![(1, 32 << 10)],
+            follow_ppm: 1_000_000 - 1_000_000 / RUNS[((u64::from(at) + phase) % 6) as usize],
+            pace: Phases::PACE,
+            start_ns: phase * period_ns,
+            stop_ns: phase * period_ns + 20 * SECOND,
+            ..Stream::default()
+        };
+        let streams = (0..self.length.div_ceil(20)).map(stream).collect();
+        Workload::described(&Spec { seed: self.seed * 10 + u64::from(at), streams }, 0).unwrap()
+    }
+
+    /// What these requests get on a dedicated disk.
+    fn alone(&self, at: u32, mut sent: Vec<Done>) -> Got {
+        sent.sort_by_key(|one| one.request.intended_ns);
+        let records = sent.into_iter().map(|Done { request, .. }| Record {
+            time_ns: 0,
+            op: Op::Read,
+            offset: request.offset,
+            bytes: request.bytes,
+            stream: 0,
+        });
+        let load = Workload::new(vec![Lane::of_trace(records, Phases::PACE)], 0);
+        let mut bench = self.bench(&[TenantSpec::default()], vec![Phases::volume(0, at, load)]);
+        let mut got = Got::default();
+        bench.run(self.length * SECOND, |one| got.progress.push((one.done_ns, got.bytes() + one.request.bytes)));
+        got
+    }
+
+    /// Windows: met, fundamental and avoidable as the server classes them; missed ones that fit on a dedicated disk.
+    fn run(&self) -> [u64; 4] {
+        let share = Share::from_ppb(200_000_000);
+        let spec = TenantSpec { share, min_bytes_per_s: 5 << 20, ..TenantSpec::default() };
+        let volumes = (0..5).map(|at| Phases::volume(at as usize, at, self.load(at))).collect();
+        let mut bench = self.bench(&[spec; 5], volumes);
+        let mut done: Vec<Vec<Done>> = vec![Vec::new(); 5];
+        bench.run(self.length * SECOND, |one| done[one.volume].push(one));
+        let stats = bench.snapshot().unwrap().tenants;
+        let mut sum = [0; 4];
+        for (at, done) in (0..).zip(done) {
+            let counts = stats.iter().find(|of| of.tenant == TenantId(at)).and_then(|of| of.windows).unwrap();
+            let Ok(Report::Violations(_, missed)) = bench.ask(Command::Violations(TenantId(at))) else { panic!() };
+            let mut shared = Got::default();
+            done.iter().for_each(|one| shared.progress.push((one.done_ns, shared.bytes() + one.request.bytes)));
+            let alone = self.alone(at, done);
+            let fits = missed.iter().filter(|window| window.miss != Miss::NoDemand).filter(|window| {
+                let (from, to) = (shared.until(window.begun), shared.until(window.begun + window.duration_ns));
+                let alone_s = (alone.at(to) - alone.at(from)) as f64 / 1e9;
+                println!("  {at}: {window:?}, {alone_s:.2} s on a dedicated disk");
+                alone_s <= 0.2 * R * 15.0
+            });
+            let counted = [counts.met, counts.fundamental, counts.avoidable, fits.count() as u64];
+            sum.iter_mut().zip(counted).for_each(|(all, one)| *all += one);
+        }
+        sum
+    }
+}
+
+#[test]
+fn a_pause_between_two_phases_costs_no_window_that_fits() {
+    for seed in 0..2 {
+        let [met, _, avoidable, fit] = Phases { length: 110, pause_ms: 300, prefetch_bytes_max: Some(0), seed }.run();
+        assert!(met > 20 && avoidable == 0 && fit == 0, "seed {seed}: {met}, {avoidable}, {fit}");
+    }
+}
+
+#[test]
+#[ignore = "prints how the windows of the live benchmark's load end in virtual time"]
+fn table_of_the_live_benchmark() {
+    let mut rows = Vec::new();
+    for (prefetch_bytes_max, pause_ms) in [(Some(0), 0), (Some(0), 300), (None, 0), (None, 300)] {
+        let mut sums = [0; 4];
+        for seed in 0..6 {
+            let run = Phases { length: 110, pause_ms, prefetch_bytes_max, seed }.run();
+            sums.iter_mut().zip(run).for_each(|(all, one)| *all += one);
+        }
+        let [met, fundamental, avoidable, fit] = sums;
+        let reads_ahead = if prefetch_bytes_max.is_none() { "read-ahead" } else { "no read-ahead" };
+        rows.push(format!(
+            "{reads_ahead}, pauses of {pause_ms} ms: met {met}, fundamental {fundamental}, avoidable {avoidable}; \
+             missed, although they fit on a dedicated disk: {fit}"
+        ));
+    }
+    println!("{}", rows.join("\n"));
 }

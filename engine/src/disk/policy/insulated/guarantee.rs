@@ -93,8 +93,12 @@ impl Worst {
 #[derive(Debug)]
 pub(super) struct Guarantee {
     bytes_per_s: u64,
-    /// The window in progress: when it began, and what the clients had received by then. `None` if the tenant was idle.
+    /// The window in progress: when it began, less the time without requests, and what the clients had received by
+    /// then. `None` before the first request.
     window: Option<(Nanos, u64)>,
+    /// Since when it has no requests, if it has a window; and the time without any in this window before that.
+    idle_since: Option<Nanos>,
+    idle_ns: Nanos,
     /// When [`Guarantee::look`] was called last.
     looked_at: Nanos,
     /// Bytes that the clients will have received when this round has given them enough.
@@ -113,6 +117,8 @@ impl Guarantee {
         Guarantee {
             bytes_per_s,
             window: None,
+            idle_since: None,
+            idle_ns: 0,
             looked_at: 0,
             goal: 0,
             slice: None,
@@ -125,6 +131,7 @@ impl Guarantee {
     pub(super) fn set(&mut self, bytes_per_s: u64) {
         if self.bytes_per_s != bytes_per_s {
             (self.bytes_per_s, self.window) = (bytes_per_s, None);
+            (self.idle_since, self.idle_ns) = (None, 0);
         }
     }
 
@@ -136,7 +143,9 @@ impl Guarantee {
         {
             *from += (delivered - *from) / bytes * bytes;
             *since = self.looked_at;
-            self.used_ns = 0;
+            (self.used_ns, self.idle_ns) = (0, 0);
+            // Without requests, but with cache hits.
+            self.idle_since = self.idle_since.map(|idle_since| idle_since.max(self.looked_at));
         }
         self.looked_at = now;
     }
@@ -153,9 +162,21 @@ impl Guarantee {
         }
     }
 
-    /// A request arrives. If the tenant was idle, a window begins.
+    /// A request arrives. The time without requests is not part of the window, as it is not for those who judge it
+    /// (`../../windows.rs`). If they have closed it meanwhile because demand was missing, a window begins.
     pub(super) fn arrived(&mut self, now: Nanos, delivered: u64) {
-        self.window.get_or_insert((now, delivered));
+        let (since, from) = self.window.get_or_insert((now, delivered));
+        let Some(idle_since) = self.idle_since.take() else { return };
+        let paused_ns = now - idle_since;
+        *since += paused_ns;
+        self.idle_ns += paused_ns;
+        let wanted_ns = now - *since;
+        let past_ns = wanted_ns + self.idle_ns;
+        let has_due = delivered - *from >= bytes_in(self.bytes_per_s, wanted_ns);
+        if past_ns >= WINDOW_NS && wanted_ns <= WINDOW_NS && (has_due || 2 * wanted_ns < past_ns) {
+            (*since, *from) = (now, delivered);
+            (self.used_ns, self.idle_ns) = (0, 0);
+        }
     }
 
     /// A slice of `length` begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it:
@@ -202,9 +223,12 @@ impl Guarantee {
         self.worst.slice(self.looked_at, used_ns, delivered - before);
     }
 
-    /// It had no more requests: it is owed nothing.
-    pub(super) fn idles(&mut self) {
-        (self.window, self.used_ns, self.is_behind) = (None, 0, false);
+    /// It has no more requests: it does not come first for what it lacks. Its window goes on with the next request.
+    pub(super) fn idles(&mut self, now: Nanos) {
+        if self.window.is_some() {
+            self.idle_since.get_or_insert(now);
+        }
+        self.is_behind = false;
     }
 }
 
@@ -309,5 +333,38 @@ mod tests {
             assert_eq!(divided_ns + rounds.slack.total(), 20 * released_ns);
             assert_eq!(rounds.spare_ns, released_ns, "a round is as long as without guarantees");
         }
+    }
+
+    #[test]
+    fn a_window_goes_on_after_a_pause_which_is_not_part_of_it() {
+        const MB: u64 = 1_000_000;
+        let mut guarantee = Guarantee::new(MB);
+        guarantee.arrived(0, 0);
+        // After 5 s, 3 MB of 15 are there: 12 MB are missing, in 10 s of demand.
+        guarantee.look(5 * SECOND, 3 * MB);
+        guarantee.idles(5 * SECOND);
+        guarantee.idles(6 * SECOND);
+        guarantee.arrived(7 * SECOND, 3 * MB);
+        assert_eq!(guarantee.begin(7 * SECOND, 3 * MB, SECOND / 2, SECOND), 12 * MB, "nothing is known of its worst");
+        assert_eq!(guarantee.window, Some((2 * SECOND, 0)));
+        // It has what it is due, and is away until the window is over.
+        guarantee.look(9 * SECOND, 7 * MB);
+        guarantee.idles(9 * SECOND);
+        guarantee.arrived(14 * SECOND, 7 * MB);
+        assert_eq!(guarantee.window, Some((7 * SECOND, 0)), "it is not over");
+        guarantee.idles(14 * SECOND);
+        guarantee.arrived(30 * SECOND, 7 * MB);
+        assert_eq!(guarantee.window, Some((30 * SECOND, 7 * MB)));
+    }
+
+    #[test]
+    fn a_window_that_ends_with_cache_hits_leaves_no_pause_from_before_it() {
+        let mut guarantee = Guarantee::new(100);
+        guarantee.arrived(0, 0);
+        guarantee.idles(SECOND);
+        guarantee.look(2 * SECOND, 0);
+        guarantee.look(3 * SECOND, 1500);
+        guarantee.arrived(4 * SECOND, 1500);
+        assert_eq!(guarantee.window, Some((4 * SECOND, 1500)));
     }
 }

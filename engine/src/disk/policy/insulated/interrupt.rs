@@ -207,7 +207,7 @@ impl Insulated {
             return Some(self.own_slot(now, id, bytes, self.interrupts.lent_ns, delivered));
         }
         if tenant.credit > 0 {
-            let released_ns = tenant.idles(tenant.credit - tenant.spare_ns as i64, length);
+            let released_ns = tenant.idles(now, tenant.credit - tenant.spare_ns as i64, length);
             self.release(released_ns);
         }
         None

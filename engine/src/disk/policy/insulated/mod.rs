@@ -84,22 +84,22 @@ impl Tenant {
     }
 
     /// Its slice of this length is skipped because it has no work. Returns as [`Tenant::idles`].
-    fn passes(&mut self, length: Nanos) -> Nanos {
+    fn passes(&mut self, now: Nanos, length: Nanos) -> Nanos {
         self.saved = 0;
         let is_active = self.is_active();
-        let released_ns = self.idles(self.credit + length as i64, length);
+        let released_ns = self.idles(now, self.credit + length as i64, length);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         if is_active { released_ns } else { 0 }
     }
 
     /// It has `left_ns` of its slices, of this length, and no work: the time first pays its debt. Returns the time that
     /// it will not use itself.
-    fn idles(&mut self, left_ns: i64, length: Nanos) -> Nanos {
+    fn idles(&mut self, now: Nanos, left_ns: i64, length: Nanos) -> Nanos {
         self.credit = left_ns.min(0);
         let unused_ns = self.unused_ns + left_ns.max(0) as Nanos;
         self.unused_ns = unused_ns.min(length);
         if let Some(guarantee) = &mut self.guarantee {
-            guarantee.idles();
+            guarantee.idles(now);
         }
         unused_ns - self.unused_ns
     }
@@ -263,7 +263,7 @@ impl Insulated {
             let habits = &view.slices[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
-                let released_ns = tenant.passes(length);
+                let released_ns = tenant.passes(now, length);
                 tenant.wait_anew(self.begun);
                 self.release(released_ns);
                 continue;
@@ -537,7 +537,7 @@ impl Slicing for Insulated {
     /// continues for hours, and the next slice is as long as is known by now.
     fn continues(&mut self, now: Nanos, owner: TenantId, view: View<'_>) -> Nanos {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
-            tenant.passes(self.lengths[id.0 as usize]);
+            tenant.passes(now, self.lengths[id.0 as usize]);
         }
         self.interrupts.end();
         self.rounds.forget();
@@ -585,7 +585,7 @@ impl Slicing for Insulated {
                 tenant.credit = left_ns.clamp(least, 0);
                 released_ns = left_ns.max(0) as Nanos;
             }
-            Cause::Idle => released_ns = tenant.idles((left_ns - spare_ns as i64).max(least), length),
+            Cause::Idle => released_ns = tenant.idles(now, (left_ns - spare_ns as i64).max(least), length),
             Cause::Interrupted => {
                 tenant.credit = (left_ns + paid_ns as i64).max(least);
                 tenant.spare_ns = spare_ns;
