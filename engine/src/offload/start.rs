@@ -61,22 +61,25 @@ impl Offload {
             offload.volumes.insert(volume, Volume { key, ..Volume::default() });
         }
         let mut merged = Merged::default();
+        let mut stale = Vec::new();
         for (at, initial) in (0u8..).zip(stores) {
             let (log, state) = match initial {
                 Initial::Scanned(recovered, missed) => {
+                    stale.push(if missed > 0 { recovered.end } else { 0 });
                     (merged.add(StoreId(at), *recovered, missed), State::Closed(now))
                 }
                 Initial::Missing(log, capacity) => {
                     merged.missed.push(0);
                     merged.notes.push(Vec::new());
+                    stale.push(0);
                     let empty = Recovered::format(log, capacity);
                     (Log::new(&empty.superblock, 0, VecDeque::new()), State::Missing)
                 }
             };
             offload.stores.push(Store::new(log, state, if past.is_unfenced { LATE_BYTES_MAX } else { 0 }));
         }
-        for (store, notes) in offload.stores.iter_mut().zip(&mut merged.notes) {
-            store.notes = std::mem::take(notes);
+        for ((store, notes), stale_until) in offload.stores.iter_mut().zip(&mut merged.notes).zip(stale) {
+            (store.notes, store.stale_until) = (std::mem::take(notes), stale_until);
         }
         offload.merge(merged, u64::from(past.accepted) << COUNTER_BITS);
         offload.settle();
@@ -112,6 +115,7 @@ impl Offload {
         }
         let state = &mut self.stores[store.0 as usize];
         state.owed = if planted!(DeletionForgotten) { BTreeSet::new() } else { owed };
+        state.stale_until = state.log.head();
         // What only it has does not count, so nobody waits for its new epoch.
         (state.state, state.is_new) = (State::Closed(now), false);
         self.settle();
@@ -142,10 +146,11 @@ impl Offload {
         self.volumes.get(volume).and_then(first_failed).is_none_or(|number| number >= self.first_number)
     }
 
-    /// Whether a store has been told of everything that was deleted while it was away.
+    /// Whether a store has been told of everything that was deleted while it was away, and has nothing any more of the
+    /// time before.
     pub(crate) fn is_told(&self, store: StoreId) -> bool {
         let state = &self.stores[store.0 as usize];
-        state.is_open() && state.owed.is_empty()
+        state.is_open() && state.owed.is_empty() && state.log.durable_tail() >= state.stale_until
     }
 
     /// All versions that are in stores and are not on their way.
@@ -239,8 +244,11 @@ impl Merged {
         self.notes.push(superblock.deleted.iter().map(note).collect());
         let noted = superblock.remembered.iter().map(|&number| (number, None));
         for (number, at) in remembered.into_iter().map(|(number, at)| (number, Some(at))).chain(noted) {
-            self.remembered.entry((store, at)).or_default().push(number);
-            self.deleted.insert(number);
+            // A process that did not know this store knew of the deletion from another one, if it counted.
+            if number >= u64::from(missed) << COUNTER_BITS {
+                self.remembered.entry((store, at)).or_default().push(number);
+                self.deleted.insert(number);
+            }
         }
         // That a version is deleted here says nothing of others that have it: the base has the same content, or a
         // higher version does, unless it failed; and then a process without this store may have found it.

@@ -106,6 +106,8 @@ pub(super) struct Store {
     pub(super) notes: Vec<Note>,
     /// Those that are new in the superblock on its way.
     pub(super) noting: Vec<What>,
+    /// The position behind the records that a process which did not know the store contradicts.
+    pub(super) stale_until: u64,
     /// Versions of other stores to be remembered.
     pub(super) remembered: VecDeque<u64>,
     /// Versions that it may have and that do not count any more, since it was away when they were deleted.
@@ -134,6 +136,7 @@ impl Store {
             deletions: VecDeque::new(),
             notes: Vec::new(),
             noting: Vec::new(),
+            stale_until: 0,
             remembered: VecDeque::new(),
             owed: BTreeSet::new(),
             appends: VecDeque::new(),
