@@ -55,7 +55,7 @@ class Json(ServerCase):
         self.given("post", "/v1/plan", *create, "--dry-run")
         self.given("post", volumes, *create)
         self.server.open("v").pread(4096, 0)
-        self.given("post", "/v1/stores", *"store create s --size 1MiB --disk default --share 9% --allow any".split())
+        self.given("post", "/v1/stores", *"store create s --size 17MiB --disk default --share 9% --allow any".split())
         for method, path, words in (
             ("get", "/v1/status", "status"),
             ("get", "/v1/top", "top --once"),
