@@ -34,12 +34,8 @@ const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
-/// A tenant whose streams lack more than this is not admitted (`stream-within` in `lab/mixes`: it lacks 0.08 to 0.25).
-/// Less is not told from chance: two scans beside random reads of their tenant lack 0.03, and keep R.
-const STREAMS_LACK: f64 = 0.05;
-
 /// What is known of a tenant.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct Known {
     created: u64,
     cost: Cost,
@@ -59,6 +55,22 @@ struct Known {
 }
 
 impl Known {
+    fn new(created: u64) -> Known {
+        Known {
+            created,
+            cost: Cost::default(),
+            trial: Trial::default(),
+            load: None,
+            writes: false,
+            tempo: Tempo::default(),
+            streams: 0,
+            stream_read: 0,
+            used: 0,
+            seen: 0,
+            feedback: Feedback::default(),
+        }
+    }
+
     /// Learns from a look at the tenant.
     fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
@@ -85,12 +97,6 @@ impl Known {
         // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
         let has_all = self.used as f64 >= FILLED * self.seen as f64;
         Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
-    }
-
-    /// What it measurably lacks of its R_time, and of its streams.
-    fn lacks(&self, facts: &Facts) -> f64 {
-        let is_less = self.load.is_some() && facts.streams_lack > STREAMS_LACK;
-        self.feedback.shortfall() + if is_less { facts.streams_lack } else { 0.0 }
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
@@ -187,7 +193,7 @@ impl Planner {
             self.latest.tenants.iter().map(|facts| (facts.tenant, facts.created)).collect();
         self.known.retain(|tenant, known| created.get(tenant) == Some(&known.created));
         for (&tenant, &created) in &created {
-            self.known.entry(tenant).or_insert_with(|| Known { created, ..Known::default() });
+            self.known.entry(tenant).or_insert_with(|| Known::new(created));
         }
         let looks = std::mem::take(&mut self.latest.looks);
         let gains = looks.into_iter().filter_map(|look| self.look(look)).collect();
@@ -201,11 +207,7 @@ impl Planner {
     fn look(&mut self, look: Look) -> Option<Gained> {
         let known = self.known.get_mut(&look.tenant)?;
         known.streams = look.streams.max(known.streams.saturating_sub(1));
-        // In a long round a tenant has no slice between two looks. If its need fell with that, it would be admitted
-        // and withdrawn in turns.
-        if look.stream_read > 0 {
-            known.stream_read = look.stream_read.max(known.stream_read / 2);
-        }
+        known.stream_read = look.stream_read.max(known.stream_read / 2);
         let observed = *look.observed?;
         let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
@@ -287,7 +289,7 @@ impl Planner {
                     claim: claim(facts.spec.cache, facts.kept, load.is_some(), again),
                     weight: weights[at],
                     loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
-                    shortfall: known.map_or(0.0, |known| known.lacks(facts)),
+                    shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
                     slice_least_ns: facts.burst_ns as f64,
                     load,
                     transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
@@ -411,7 +413,6 @@ impl Planner {
             decided: None,
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
-            streams_lack: model.map_or(0.0, |model| model.streams_lack),
             useful_ns: 0,
             wanted_ns: 0,
         }
