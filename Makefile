@@ -41,7 +41,7 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=machines
-	cargo test --workspace $(CHECKED) --lib thousands_of_worlds -- --ignored
+	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	@$(MAKE) --no-print-directory test-traces
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-clients-long
@@ -60,7 +60,7 @@ test-rust: ## unit, property and scenario tests of all crates
 
 test-planted: ## the simulation's checkers find every planted bug, the fuzzer's corpus some
 	cargo test --workspace $(CHECKED) --features sim/planted-bugs,fuzz/planted-bugs --test planted
-	cargo test --workspace $(CHECKED) --features sim/planted-bugs,fuzz/planted-bugs --lib planted_bugs_are_found
+	cargo test -p engine $(CHECKED) --features planted-bugs --lib planted_bugs_are_found
 
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
