@@ -12,7 +12,7 @@
 //! - A record is needed while the store has to have one of its versions. The tail is the oldest needed record.
 //! - The head never passes the tail *that is durable in a superblock*: recovery begins there.
 //! - When a record fails, or the process is new, a new epoch begins behind everything that may still be on its way, and
-//!   the superblock says where the earlier epoch ended. What arrives late is behind that end, so nobody reads it.
+//!   the superblock says where the earlier epoch ended. What arrives late is behind that end, so recovery skips it.
 //!
 //! Source: Everest, section 3.1. Downside: a version that is needed for long keeps all later records.
 
@@ -184,7 +184,7 @@ impl Log {
 
     /// Begins the records of the epoch, if there are not too many links. Whether it did.
     fn link(&mut self, number: u64) -> bool {
-        // Nobody needs those that have no records.
+        // Links without records are not needed.
         self.links.retain(|link| link.start < link.end);
         let fits = self.links.len() < LINKS_MAX;
         if fits {
@@ -258,7 +258,7 @@ impl Log {
         self.records.front().map_or(self.head, |record| record.at)
     }
 
-    /// Drops the records that nobody needs from the tail on.
+    /// Drops the records that are not needed, from the tail on.
     pub(super) fn advance(&mut self) {
         let mut acknowledged = self.records.len() - self.durable.len();
         while acknowledged > 0 && (self.records[0].needed == 0 || planted!(TailMovedEarly)) {

@@ -4,7 +4,7 @@
 //! that uses the store exists. Reads are sequential and large: the time is that of reading the log once.
 //!
 //! An epoch that has ended has all records up to its end: if one is damaged, acknowledged data is lost, and the scan
-//! fails. The present epoch ends at the first invalid record: those are writes that nobody acknowledged. Downside:
+//! fails. The present epoch ends at the first invalid record: those are writes that were not acknowledged. Downside:
 //! damage to an acknowledged record of the present epoch cannot be told from that, unless there are later records.
 //!
 //! Source: Everest, sections 3.1 and 3.2.1.

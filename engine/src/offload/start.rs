@@ -116,7 +116,7 @@ impl Offload {
         let state = &mut self.stores[store.0 as usize];
         state.owed = if planted!(DeletionForgotten) { BTreeSet::new() } else { owed };
         state.stale_until = state.log.head();
-        // What only it has does not count, so nobody waits for its new epoch.
+        // What only it has does not count, so no volume waits for its new epoch.
         (state.state, state.is_new) = (State::Closed(now), false);
         self.settle();
     }
@@ -193,7 +193,7 @@ impl Offload {
             }
             let Stored { start, len, .. } = found.stored;
             let Some(volume) = volume else {
-                // Its volume was deleted. Nobody reads it: the log is free of it when all versions of it are.
+                // Its volume was deleted, so it is not read, and the log does not keep it.
                 found.copies.iter().for_each(|&(store, at)| self.stores[store.0 as usize].log.release(at));
                 continue;
             };
