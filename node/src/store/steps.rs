@@ -19,9 +19,11 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use engine::units::SECTOR;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
@@ -157,6 +159,12 @@ impl Files<'_> {
         let (data, length) = (File::options().write(true).open(path)?, spec.file_bytes());
         if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
+        }
+        // Otherwise a size that does not fit takes all space from others until it is refused.
+        let system = rustix::fs::fstatvfs(&data)?;
+        let missing = length.saturating_sub(data.metadata()?.blocks() * SECTOR);
+        if missing > system.f_bavail.saturating_mul(system.f_frsize) {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         fallocate(&data, FallocateFlags::empty(), 0, length)?;
         if spec.allocation == Allocation::Full {
