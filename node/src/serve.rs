@@ -142,6 +142,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     tokio::spawn(control.clone().reopen());
     tokio::spawn(control.clone().probe_idle_disks());
     tokio::spawn(control.clone().open_later());
+    tokio::spawn(control.clone().start_offloading());
     tokio::spawn(incidents::watch());
     let sockets = listeners.accept(&control, tls.as_ref(), &guard);
     if announce {
@@ -201,6 +202,21 @@ impl Listeners {
             nbd.push((listener, named.tls));
             listening.nbd.push(NbdAddress { address, ..named });
         }
+        // Its own disks are each other's stores over a socket that needs no TLS.
+        let plain = listening.nbd.iter().find_map(|named| match &named.address {
+            Address::Unix(path) if named.tls != TlsMode::Require => Some(path.clone()),
+            _ => None,
+        });
+        let own = match plain {
+            Some(path) => path,
+            None => {
+                let path = config.data.join("own.sock");
+                nbd.push((Listener::Unix(listen_unix(&path, 0o600, None)?), TlsMode::Off));
+                sockets.add(&Address::Unix(path.clone()));
+                path
+            }
+        };
+        listening.own = Some(std::path::absolute(own)?);
         for named in config.http() {
             let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
             sockets.add(&named);

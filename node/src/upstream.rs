@@ -9,8 +9,11 @@
 //! The machine of the upstream runs the NBD handshake itself, in the disk's thread; only STARTTLS is done here. With
 //! TLS the socket is one end of a pair, and a pump on the TLS threads has the other one (`tls/client.rs`).
 
+mod reader;
+
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+pub use self::reader::{ReadError, Reader};
 use crate::socket::Socket;
 use crate::tls::{self, ClientFiles, Encrypted, TlsError};
 
@@ -115,13 +119,21 @@ pub struct Dialer {
     gate: Arc<Semaphore>,
     /// Of the last connection.
     ending: Arc<Mutex<Ending>>,
+    /// Nothing is dialled while it is set.
+    is_held: Arc<AtomicBool>,
 }
 
 impl Dialer {
     /// A dialer on the runtime of the caller.
     pub fn new(target: Target, gate: Arc<Semaphore>) -> Dialer {
         let target = Arc::new(target);
-        Dialer { target, runtime: Handle::current(), standing: Arc::default(), gate, ending: Arc::default() }
+        let (standing, ending, is_held) = Default::default();
+        Dialer { target, runtime: Handle::current(), standing, gate, ending, is_held }
+    }
+
+    /// Connects no more, until it is called with `false`: somebody else has the export for a while.
+    pub fn hold(&self, is_held: bool) {
+        self.is_held.store(is_held, Ordering::Release);
     }
 
     /// What is known of the server.
@@ -162,6 +174,9 @@ impl Dialer {
     {
         let dialer = self.clone();
         self.runtime.spawn(async move {
+            if dialer.is_held.load(Ordering::Acquire) {
+                return answer(None).await;
+            }
             let connected = connect(&dialer.target, &dialer.gate).await;
             let (socket, ending) = match connected {
                 Ok(Encrypted { socket, broken }) => (Some(socket), Ending::Dialled(broken)),

@@ -20,6 +20,7 @@ use crate::reactor::BOUNDS_NS;
 
 mod clients;
 mod guarantees;
+mod offload;
 mod plain;
 mod upstreams;
 
@@ -58,10 +59,13 @@ const VOLUME_COUNTERS: [Metric<VolumeStats, u64>; 5] = [
         |v| v.stalled_writer_disconnects,
     ),
 ];
-const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 6] = [
+const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 7] = [
     ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
     ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
     ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
+    ("aerogel_volume_offloaded_bytes", "Newest content that is in off-load stores and not on the disk", |v| {
+        v.offloaded_bytes as f64
+    }),
     ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
     ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| f64::from(u8::from(v.failing))),
     ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),
@@ -77,6 +81,7 @@ impl Collector for Scrape {
         self.volume_requests(&mut to)?;
         self.volume_levels(&mut to)?;
         self.upstreams(&mut to)?;
+        self.offload(&mut to)?;
         self.tenants(&mut to)?;
         self.disks(&mut to)?;
         self.layers(&mut to)?;

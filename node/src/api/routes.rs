@@ -17,9 +17,10 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume,
-    Health, LiveView, PlanView, ProbeView, Problem, SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe,
-    Status, StoreView, TenantDetail, TenantPolicyView, ViolationsView, VolumeView,
+    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, FaultView,
+    GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetDisk, SetPolicy,
+    SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView, ViolationsView,
+    VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError, TenantName};
@@ -46,6 +47,9 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(show_curve))
         .routes(routes!(list_stores, create_store, set_stores))
         .routes(routes!(show_store, delete_store))
+        .routes(routes!(list_offload))
+        .routes(routes!(show_offload, enable_offload, disable_offload))
+        .routes(routes!(remove_offload_store))
         .routes(routes!(list_tenants))
         .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(show_violations))
@@ -315,6 +319,54 @@ async fn show_store(State(control): Server, Named(store): Named) -> Answer<Store
 async fn delete_store(State(control): Server, Named(store): Named, Asked(how): Asked<DeleteVolume>) -> Answer<Done> {
     let name = name(&store)?;
     to_the_end(async move { control.delete_store(&name, how.force).await }).await
+}
+
+/// The disks whose writes are off-loaded when they are overloaded.
+#[utoipa::path(get, path = "/v1/offload",
+    responses((status = 200, body = Vec<OffloadView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn list_offload(State(control): Server) -> Json<Vec<OffloadView>> {
+    Json(control.list_offload().await)
+}
+
+/// Off-loading of a disk.
+#[utoipa::path(get, path = "/v1/offload/{disk}", params(("disk" = String, Path)),
+    responses((status = 200, body = OffloadView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_offload(State(control): Server, Named(disk): Named) -> Answer<OffloadView> {
+    Ok(Json(control.show_offload(&name(&disk)?).await?))
+}
+
+/// Off-load the writes of a disk from now on, or change the settings.
+#[utoipa::path(put, path = "/v1/offload/{disk}", params(("disk" = String, Path)), request_body = EnableOffload,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn enable_offload(
+    State(control): Server,
+    Named(disk): Named,
+    Body(request): Body<EnableOffload>,
+) -> Answer<Done> {
+    let disk = name(&disk)?;
+    to_the_end(async move { control.enable_offload(&disk, request).await }).await
+}
+
+/// End off-loading. Everything is brought home first; off-loading has ended when it is not found any more.
+#[utoipa::path(delete, path = "/v1/offload/{disk}", params(("disk" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn disable_offload(State(control): Server, Named(disk): Named) -> Answer<Done> {
+    let disk = name(&disk)?;
+    to_the_end(async move { control.disable_offload(&disk).await }).await
+}
+
+/// Do without a store that is gone for good. Ranges of which only it had the newest content are old.
+#[utoipa::path(post, path = "/v1/offload/{disk}/remove-store", params(("disk" = String, Path)),
+    request_body = RemoveStore,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn remove_offload_store(
+    State(control): Server,
+    Named(disk): Named,
+    Body(request): Body<RemoveStore>,
+) -> Answer<Done> {
+    let disk = name(&disk)?;
+    to_the_end(async move { control.remove_offload_store(&disk, request).await }).await
 }
 
 /// All tenants, with what each has of every disk.

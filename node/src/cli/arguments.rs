@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments on them are the help texts.
 
+mod offload;
 mod stores;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::serve::Serve;
 use crate::store::spec::{Eviction, WriteCache};
 use crate::store::{ExportUri, PolicyName};
 
+pub use offload::{EnableArgs, OffloadArgs, OffloadStoreVerb, OffloadVerb};
 pub use stores::{StoreArgs, StoreVerb};
 
 /// Multi-tenant NBD block storage server with performance insulation.
@@ -33,6 +35,7 @@ pub enum Command {
     Serve(Box<Serve>),
     Volume(VolumeArgs),
     Store(StoreArgs),
+    Offload(OffloadArgs),
     Tenant(TenantArgs),
     Policy(PolicyArgs),
     Disk(DiskArgs),

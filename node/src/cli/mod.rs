@@ -3,6 +3,7 @@
 mod arguments;
 mod client;
 mod curve;
+mod offload;
 mod print;
 mod probe;
 mod request;
@@ -19,11 +20,13 @@ use serde_json::{Value, json};
 
 pub use self::arguments::Cli;
 use self::arguments::{
-    Command, CompletionArgs, DiskArgs, ManArgs, PolicyArgs, Reach, StatusArgs, StoreArgs, TenantArgs, TopArgs,
-    VolumeArgs,
+    Command, CompletionArgs, DiskArgs, ManArgs, OffloadArgs, PolicyArgs, Reach, StatusArgs, StoreArgs, TenantArgs,
+    TopArgs, VolumeArgs,
 };
 use self::client::{ClientError, ask};
-use self::request::{Request, disk_request, policy_request, store_request, tenant_request, volume_request};
+use self::request::{
+    Request, disk_request, offload_request, policy_request, store_request, tenant_request, volume_request,
+};
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
 
@@ -50,6 +53,7 @@ impl Cli {
             },
             Command::Volume(VolumeArgs { verb, reach }) => run_request(&reach, &volume_request(verb)),
             Command::Store(StoreArgs { verb, reach }) => run_request(&reach, &store_request(verb)),
+            Command::Offload(OffloadArgs { verb, reach }) => run_request(&reach, &offload_request(verb)),
             Command::Tenant(TenantArgs { verb, reach }) => run_request(&reach, &tenant_request(verb)),
             Command::Policy(PolicyArgs { verb, reach }) => run_request(&reach, &policy_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),
@@ -85,7 +89,7 @@ fn run_request(reach: &Reach, request: &Request) -> ExitCode {
             Err(error) => return fail(&error.to_string(), None, 1),
         }
     }
-    let printed = answer.and_then(|answer| match reach.json && request.live.is_none() {
+    let printed = answer.and_then(|answer| match reach.json && request.live.is_none() && request.again.is_none() {
         true => Ok(format!("{answer:#}\n")),
         false => (request.print)(answer),
     });
@@ -112,6 +116,13 @@ async fn answer_to(reach: &Reach, request: &Request) -> Result<Value, ClientErro
     }
     if let Some(how) = request.live {
         return top::watch(reach, &request.path, how).await;
+    }
+    if let Some(disk) = &request.ends {
+        return offload::follow(reach, disk, answer).await;
+    }
+    if let Some(interval) = request.again {
+        drop(answer);
+        return offload::watch(reach, request, interval).await;
     }
     if let Some(disk) = &request.probe {
         return probe::follow(reach, disk, answer).await;

@@ -10,12 +10,14 @@ use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 mod guarantees;
+mod offload;
 mod policies;
 mod stores;
 mod upstreams;
 
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
+pub use offload::{offload, offload_list};
 pub use policies::{policies, tenant_policy};
 pub use stores::{store, stores};
 use upstreams::upstream;

@@ -1,22 +1,24 @@
 //! Converts command-line arguments to requests to the API.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::CommandFactory;
 use hyper::Method;
 use serde_json::{Value, json};
 
 use super::arguments::{
-    Cli, CreateArgs, DiskVerb, FaultVerb, PolicyVerb, Prealloc, SetAccess, SetCeilings, StoreVerb, Switch, TenantVerb,
-    VolumeVerb,
+    Cli, CreateArgs, DiskVerb, EnableArgs, FaultVerb, OffloadStoreVerb, OffloadVerb, PolicyVerb, Prealloc, SetAccess,
+    SetCeilings, StoreVerb, Switch, TenantVerb, VolumeVerb,
 };
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreatePolicy, CreateStore, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk,
-    SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, StoreView, TenantDetail, TenantPolicyView, VolumeView,
+    AddDisk, CreatePolicy, CreateStore, CreateVolume, DiskView, Done, EnableOffload, FaultView, GrowVolume,
+    OffloadView, PlanView, RemoveStore, SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, StoreView,
+    TenantDetail, TenantPolicyView, VolumeView,
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, TenantName};
@@ -38,6 +40,10 @@ pub struct Request {
     pub svg: Option<PathBuf>,
     /// A disk that must be simulated, since --yes was not given.
     pub only_simulated: Option<Name>,
+    /// The disk, if the request ends off-loading.
+    pub ends: Option<Name>,
+    /// The interval, if the answer is printed again and again.
+    pub again: Option<Duration>,
 }
 
 impl Request {
@@ -52,6 +58,8 @@ impl Request {
             svg: None,
             live: None,
             only_simulated: None,
+            ends: None,
+            again: None,
         }
     }
 
@@ -199,6 +207,37 @@ pub fn store_request(verb: StoreVerb) -> Request {
         }
         StoreVerb::Delete { name, yes: _, force } => {
             Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None)
+        }
+    }
+}
+
+/// The interval of `offload show --watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+pub fn offload_request(verb: OffloadVerb) -> Request {
+    let at = |disk: &Name| format!("/v1/offload/{disk}");
+    match verb {
+        OffloadVerb::Enable(arguments) => {
+            let EnableArgs { disk, stores, copies, limit, except, force, .. } = *arguments;
+            let EnableArgs { base_threshold, store_threshold, reclaim_depth, .. } = *arguments;
+            let body =
+                EnableOffload { stores, copies, limit, base_threshold, store_threshold, reclaim_depth, except, force };
+            Request::new(Method::PUT, at(&disk), Some(json!(body)))
+        }
+        OffloadVerb::Show { disk, watch } => {
+            let request = Request::get(at(&disk), |answer| Ok(print::offload(&read(answer)?)));
+            Request { again: watch.then_some(WATCH_INTERVAL), ..request }
+        }
+        OffloadVerb::List => {
+            Request::get("/v1/offload", |answer| Ok(print::offload_list(&read::<Vec<OffloadView>>(answer)?)))
+        }
+        OffloadVerb::Disable { disk } => {
+            let request = Request::new(Method::DELETE, at(&disk), None);
+            Request { ends: Some(disk), ..request }
+        }
+        OffloadVerb::Store { verb: OffloadStoreVerb::Remove { disk, store, lost, yes: _ } } => {
+            let body = RemoveStore { store, lost };
+            Request::new(Method::POST, at(&disk) + "/remove-store", Some(json!(body)))
         }
     }
 }

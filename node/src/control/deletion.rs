@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::error::UpstreamError;
 use super::volumes::refused;
-use super::{Control, Done, Error, Kind, VolumeReason, VolumeState, refusal, with_files};
+use super::{Control, Done, Error, Kind, OffloadRefused, VolumeReason, VolumeState, refusal, with_files};
 use crate::quantity::{Name, Size};
 use crate::store::spec::Allocation;
 use crate::store::{LossNote, Spec};
@@ -41,6 +41,9 @@ impl Control {
             let spec = volume.spec.clone().unwrap_or_else(|| Spec::new(0, None, Allocation::Whole));
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
+        if let Some(disk) = self.user_of_store(name).filter(|_| spec.store && !force) {
+            return Err(OffloadRefused::InUse { store: name.clone(), disk }.into());
+        }
         self.keep_earlier_allotment(&disk, name, &spec, &store).await?;
         // A raw device, or an export, keeps everything that was acknowledged. But nothing waits for a server that is
         // away.
@@ -59,6 +62,7 @@ impl Control {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
         }
+        self.forget_key(&disk, &spec).await;
         if let Some(tenant) = self.take_volume(&disk, name) {
             self.leave_tenant(&disk, &tenant).await;
         }

@@ -12,8 +12,8 @@ use tracing::{info, warn};
 use super::registry::{Entry, Registry};
 use super::view::AddDisk;
 use super::{
-    Control, Disk, DiskReason, Done, Error, Invalid, Kind, Running, VolumeReason, VolumeState, blocking, refusal,
-    resolve, stop,
+    Control, Disk, DiskReason, Done, Error, Invalid, Kind, OffloadRefused, Running, VolumeReason, VolumeState,
+    blocking, refusal, resolve, stop,
 };
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
@@ -149,6 +149,8 @@ impl Control {
             specs: Default::default(),
             tenants: Default::default(),
             questions: Arc::new(tokio::sync::Semaphore::new(QUESTIONS_MAX)),
+            offload: Ok(None),
+            next_key: 0,
         })
     }
 
@@ -359,6 +361,9 @@ impl Control {
         };
         if let Some(thread) = online {
             self.check_unused(name, force).await?;
+            if !force && self.state().disk(name)?.offloads() {
+                return Err(OffloadRefused::Detached(name.clone()).into());
+            }
             self.end_probes(Some(name));
             self.close_volumes(name).await?;
             if let Err(error) = self.forget(name).await {

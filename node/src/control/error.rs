@@ -3,6 +3,7 @@
 
 mod invalid;
 mod offline;
+mod offload;
 mod policy;
 mod upstream;
 
@@ -16,6 +17,7 @@ use tokio::task::JoinError;
 
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
+pub use self::offload::OffloadRefused;
 pub use self::policy::PolicyError;
 pub use self::upstream::UpstreamError;
 use crate::quantity::{Name, Rate, Size, percent};
@@ -189,6 +191,9 @@ pub enum Error {
     /// The export on another server cannot be a volume's data.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
+    /// Writes are not off-loaded as requested.
+    #[error(transparent)]
+    Offload(#[from] OffloadRefused),
     /// Two disks on one device would compete for its time.
     #[error("{path} is on the same device as disk '{other}': the two disks would delay each other")]
     SameDevice {
@@ -282,6 +287,7 @@ impl Error {
             Error::Raw(error) => raw_status(error),
             Error::Policy(error) => error.status(),
             Error::Upstream(error) => error.status(),
+            Error::Offload(error) => error.status(),
             Error::Store(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
@@ -318,6 +324,7 @@ impl Error {
         Some(match self {
             Error::Policy(error) => return error.hint(),
             Error::Upstream(error) => return error.hint(),
+            Error::Offload(error) => return error.hint(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),

@@ -337,6 +337,7 @@ impl Control {
                 self.note_losses(&disk, &snapshot);
                 self.note_decisions(&disk, &snapshot).await;
                 self.note_misses(&disk, &snapshot);
+                self.note_offload(&disk, &snapshot);
                 self.note_history(&disk, &snapshot);
                 let state = self.state();
                 let sample = Sample::new(state.disk(&disk).ok()?, &snapshot);

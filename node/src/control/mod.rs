@@ -16,6 +16,7 @@ mod guarantees;
 mod history;
 pub mod live;
 mod losses;
+mod offload;
 mod opening;
 mod places;
 mod policies;
@@ -43,13 +44,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use engine::control::{Command, Refusal, Report};
-use engine::ids::{TenantId, VolumeId};
+use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{DiskReason, Error, Invalid, Kind, PolicyError, VolumeReason};
+pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
@@ -66,6 +67,7 @@ use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
 use crate::sessions::Sessions;
+use crate::store::offload::OffloadError;
 use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
 use crate::upstream::Dialer;
 
@@ -124,6 +126,8 @@ pub struct Listening {
     pub nbd: Vec<crate::address::NbdAddress>,
     /// For HTTP, in addition to the API's own socket.
     pub http: Vec<crate::address::Address>,
+    /// The socket at which this server itself reaches its volumes.
+    pub own: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -153,6 +157,10 @@ struct Running {
     tenants: BTreeMap<Name, Tenant>,
     /// Limits concurrent calls to its file system: each occupies a thread until it returns.
     questions: Arc<tokio::sync::Semaphore>,
+    /// The stores that its writes are off-loaded to, or why that is not known.
+    offload: Result<Option<offload::Offloading>, Arc<OffloadError>>,
+    /// The next number for a volume that may be off-loaded. While off-loading is not enabled, numbers are not stored.
+    next_key: u32,
 }
 
 #[derive(Debug)]
@@ -173,6 +181,8 @@ struct Volume {
     loss_noted: bool,
     /// How often a client that its access list does not name has tried to open it.
     refusals: u64,
+    /// Its number in the logs of off-load stores, if the engine has been told one.
+    key: Option<VolumeKey>,
 }
 
 #[derive(Debug)]
@@ -632,13 +642,15 @@ impl Running {
 
     /// The lowest unused tenant number: the disk's thread has tables that are indexed by it.
     fn free_tenant(&self) -> TenantId {
-        let taken: BTreeSet<u32> = self.tenants.values().map(|tenant| tenant.id.0).collect();
+        let hidden = self.offloading().ok().flatten().and_then(offload::Offloading::hidden_tenant);
+        let taken: BTreeSet<u32> = self.tenants.values().map(|tenant| tenant.id).chain(hidden).map(|id| id.0).collect();
         TenantId(lowest_free(&taken))
     }
 
     /// The lowest unused volume number.
     fn free_volume(&self) -> VolumeId {
-        let taken: BTreeSet<u32> = self.volumes.values().filter_map(Volume::id).map(|id| id.0).collect();
+        let hidden = self.offloading().ok().flatten().into_iter().flat_map(offload::Offloading::hidden);
+        let taken: BTreeSet<u32> = self.volumes.values().filter_map(Volume::id).chain(hidden).map(|id| id.0).collect();
         VolumeId(lowest_free(&taken))
     }
 }

@@ -60,6 +60,7 @@ impl Control {
         }
         if let Ok(running) = self.state().disk_mut(disk) {
             running.specs.extend(found.tenants);
+            running.found_offload(found.offload);
         }
         for (name, spec) in found.volumes {
             // A volume that could not be closed is still served.
@@ -72,7 +73,7 @@ impl Control {
                 usable.push(name.clone());
             }
             let state = state.unwrap_or_else(|| VolumeState::Offline(VolumeReason::Opening));
-            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0 };
+            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0, key: None };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name, volume);
             }
@@ -106,7 +107,11 @@ impl Control {
             Err(NotOpen::Busy(reason)) => VolumeState::Waiting(reason),
             Err(NotOpen::Failed(error)) => {
                 let reason = VolumeReason::from(error);
-                warn!(%disk, volume = %name, "offline: {reason}");
+                match reason {
+                    // The stores are read first: their progress is in the log.
+                    VolumeReason::Offload(_) => info!(%disk, volume = %name, "not open yet: {reason}"),
+                    _ => warn!(%disk, volume = %name, "offline: {reason}"),
+                }
                 VolumeState::Offline(reason)
             }
         };
@@ -138,6 +143,7 @@ impl Control {
             let tenant = spec.tenant(name);
             (running.thread.clone(), running.store.clone(), spec, tenant)
         };
+        let key = self.take_key(disk, name, &spec)?;
         self.ensure_tenant(disk, &tenant, &thread).await?;
         let note = LossNote::new(&self.config.data, &store, name, &spec);
         let is_lost = blocking(move || note.exists()).await?.map_err(DataError::Loss);
@@ -146,6 +152,7 @@ impl Control {
             None => self.prepare_file(disk, name, spec, data).await?,
             Some(remote) => self.prepare_upstream(disk, name, spec, &remote).await?,
         };
+        let spec = VolumeSpec { offload: key, ..spec };
         let (id, block) = (spec.volume, spec.device_block);
         refusal(thread.open_volume(spec, backing).await).map_err(|refusal| refused(name, refusal))?;
         if is_lost {

@@ -53,6 +53,8 @@ pub struct Observed {
     pub committed_share: f64,
     /// The layers on its device.
     pub layers: LayerView,
+    /// The stores that its writes are off-loaded to, as they were named.
+    pub stores: Vec<String>,
 }
 
 impl Control {
@@ -129,6 +131,7 @@ impl Control {
                 min_bandwidths,
                 committed_share,
                 layers,
+                stores: running.store_names(),
             })
         });
         futures::future::join_all(disks).await.into_iter().flatten().collect()
@@ -342,6 +345,7 @@ fn volume_view(
         connections: stats.map_or(0, |stats| stats.connections),
         session: volume.sessions().and_then(|sessions| sessions.shown()).map(SessionView::from),
         dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
+        offloaded_bytes: stats.map_or(0, |stats| stats.offloaded_bytes),
         traffic: stats.map(traffic).unwrap_or_default(),
         tenant: tenant.to_string(),
     }
@@ -386,6 +390,7 @@ fn remembered_views(
         connections: 0,
         session: None,
         dirty_bytes: 0,
+        offloaded_bytes: 0,
         traffic: Traffic::default(),
     };
     let known = state.remembered.get(disk).into_iter().flatten();
@@ -534,6 +539,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
                 Size(held).rounded()
             ));
         }
+        warnings.extend(running.offload_warning());
         warnings.extend(state.neighbours(name).iter().map(|other| format!("disk '{other}' is on the same device")));
         let drives = running.drives();
         if drives.len() > 1 && running.store.model.is_none() {

@@ -110,7 +110,7 @@ impl Control {
 
 impl CreateVolume {
     /// A volume of which nothing else is requested.
-    fn plain(name: Name, size: Option<Size>) -> CreateVolume {
+    pub(super) fn plain(name: Name, size: Option<Size>) -> CreateVolume {
         CreateVolume {
             name,
             size,

@@ -2,6 +2,7 @@
 
 mod disks;
 mod guarantees;
+mod offload;
 mod policies;
 mod requests;
 mod sizing;
@@ -14,6 +15,7 @@ use utoipa::ToSchema;
 
 pub use disks::*;
 pub use guarantees::*;
+pub use offload::*;
 pub use policies::*;
 pub use requests::*;
 pub use sizing::*;

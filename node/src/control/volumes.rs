@@ -61,6 +61,11 @@ impl Control {
         drop(policies);
         // Writing zeros takes long, so the lock is released meanwhile; the name and the share are reserved already.
         let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
+        let spec = match self.mark_new(&disk, &spec).await {
+            Ok(spec) => spec,
+            Err(error) => return self.give_up(&disk, &name, change, error).await,
+        };
+        self.set_spec(&disk, &name, &spec);
         let written = spec.clone();
         let created = with_files(&store, &name, move |files| files.create(&written, &progress)).await;
         let _turn = match turn {
@@ -177,7 +182,8 @@ impl Control {
         };
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
-        let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0 };
+        let volume =
+            Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0, key: None };
         running.volumes.insert(request.name.clone(), volume);
         Ok(Planned { spec, store: running.store.clone(), progress, change, asks })
     }

@@ -24,6 +24,8 @@ pub enum Key<'a> {
     Volume(&'a Name),
     /// A tenant of the disk.
     Tenant(&'a Name),
+    /// The stores that the disk's writes are off-loaded to.
+    Offload,
 }
 
 /// Keeps specifications. Each function blocks until it is done.

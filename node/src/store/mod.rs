@@ -8,6 +8,7 @@
 //!              NAME.lost    exists while the volume has a loss that no operator has accepted
 //!              NAME.epochs  the latest session of each client that claimed one
 //!      tenants/NAME.toml    a tenant's specification
+//!      offload.toml         the stores that writes are off-loaded to, if they are
 //! ```
 
 pub mod catalogue;
@@ -17,6 +18,7 @@ pub mod file;
 pub mod identity;
 mod lock;
 mod loss;
+pub mod offload;
 mod policies;
 pub mod profile;
 pub mod raw;
@@ -40,6 +42,7 @@ use rustix::io::Errno;
 use tracing::warn;
 use uuid::Uuid;
 
+use self::offload::{Offload, OffloadError};
 use self::tenant::TenantError;
 pub use catalogue::{Catalogue, Key, LocalFiles};
 pub use data::{Data, DataError, DataId};
@@ -178,6 +181,8 @@ pub struct Found {
     pub tenants: BTreeMap<Name, TenantSpec>,
     /// Data files without a specification.
     pub unclaimed: Vec<PathBuf>,
+    /// The stores that writes are off-loaded to, if they are.
+    pub offload: Option<Result<Offload, OffloadError>>,
 }
 
 impl Store {
@@ -319,7 +324,7 @@ impl Store {
         let load = |name: Name| (self.load(&name), name);
         let volumes = self.catalogue.volumes()?.into_iter().map(load).map(|(spec, name)| (name, spec)).collect();
         let tenants = self.tenants_of(&volumes)?;
-        Ok(Found { volumes, tenants, unclaimed: self.unclaimed()? })
+        Ok(Found { volumes, tenants, unclaimed: self.unclaimed()?, offload: self.offload().transpose() })
     }
 
     /// Reads the specification of one volume, and compares it with the data file. A volume whose tenant's specification

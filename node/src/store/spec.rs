@@ -15,7 +15,10 @@ use crate::quantity::{Description, Name, ShareText, Size};
 pub enum SpecError {
     #[error("{}", .0.message())]
     Syntax(Box<toml::de::Error>),
-    #[error("its format is {0}, this server knows {FORMAT}, and {FORMAT_STORE} of stores")]
+    #[error(
+        "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, and {FORMAT_OFFLOAD} of volumes whose \
+         writes may be off-loaded"
+    )]
     Format(u32),
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -25,6 +28,8 @@ pub enum SpecError {
     Upstream(#[from] RemoteError),
     #[error("its data is said to be both on a device and on another server")]
     DeviceAndUpstream,
+    #[error("only a volume of the disk itself, and no store, can be off-loaded: the specification was edited")]
+    Offload,
     #[error("a store is a file with write_cache = \"none\" and has no tenant of its own: the specification was edited")]
     Store,
 }
@@ -154,6 +159,10 @@ pub struct Spec {
     /// format, instead of serving the volume as any other.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub store: bool,
+    /// Whether the newest content of the volume may be in off-load stores. It is set durably before anything is
+    /// off-loaded. An earlier release refuses the field and the format, instead of serving old content.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub offload: bool,
     /// Whether all clients are refused writes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
@@ -170,6 +179,8 @@ pub struct Spec {
 const FORMAT: u32 = 1;
 /// That of stores.
 const FORMAT_STORE: u32 = 2;
+/// That of volumes whose writes may be off-loaded.
+const FORMAT_OFFLOAD: u32 = 3;
 
 impl Spec {
     /// The specification of a new volume.
@@ -187,6 +198,7 @@ impl Spec {
             upstream: None,
             allow: Access::default(),
             store: false,
+            offload: false,
             read_only: false,
             description: Description::default(),
             allotment: None,
@@ -199,13 +211,25 @@ impl Spec {
         Spec { format: FORMAT_STORE, store: true, write_cache: WriteCache::None, ..plain }
     }
 
+    /// The same volume, whose writes may be off-loaded, or may not.
+    pub fn offloaded(&self, offload: bool) -> Spec {
+        Spec { format: if offload { FORMAT_OFFLOAD } else { FORMAT }, offload, ..self.clone() }
+    }
+
+    /// Whether the volume can be off-loaded: its data is on the disk, and it is no store.
+    pub fn is_offloadable(&self) -> bool {
+        self.upstream.is_none() && !self.store
+    }
+
     /// Parses and checks a specification.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
-        match (spec.format, spec.store) {
-            (FORMAT, false) => {}
-            (FORMAT_STORE, true) if spec.is_plain_store() => {}
-            (FORMAT | FORMAT_STORE, true) => return Err(SpecError::Store),
+        match (spec.format, spec.store, spec.offload) {
+            (FORMAT, false, false) => {}
+            (FORMAT_STORE, true, false) if spec.is_plain_store() => {}
+            (FORMAT_OFFLOAD, false, true) if spec.is_offloadable() => {}
+            (FORMAT | FORMAT_STORE, true, false) => return Err(SpecError::Store),
+            (FORMAT | FORMAT_STORE | FORMAT_OFFLOAD, _, true) => return Err(SpecError::Offload),
             _ => return Err(SpecError::Format(spec.format)),
         }
         check_size(spec.size)?;

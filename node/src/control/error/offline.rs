@@ -48,6 +48,8 @@ pub enum VolumeReason {
     BeyondDrive,
     #[error(transparent)]
     Data(Arc<DataError>),
+    #[error("its newest data may be in off-load stores: {0}")]
+    Offload(String),
     #[error("it was closed")]
     Closed,
     #[error("it was being deleted")]

@@ -219,6 +219,8 @@ pub struct VolumeView {
     pub session: Option<SessionView>,
     /// Dirty data, bytes: acknowledged and not yet written.
     pub dirty_bytes: u64,
+    /// Bytes whose newest content is in off-load stores and not on the disk.
+    pub offloaded_bytes: u64,
     /// Requests since the server started.
     pub traffic: Traffic,
 }

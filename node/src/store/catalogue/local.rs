@@ -106,6 +106,7 @@ impl Catalogue for LocalFiles {
 
     fn recover(&self) -> io::Result<()> {
         removed(fs::remove_file(self.temporary(Key::Disk)))?;
+        removed(fs::remove_file(self.temporary(Key::Offload)))?;
         let files = self.files(TENANTS)?;
         let temporary = files.iter().filter(|file| file.starts_with('.') && file.ends_with(".tmp"));
         temporary
@@ -126,6 +127,7 @@ impl Catalogue for LocalFiles {
             Key::Disk => self.directory.join("disk.toml"),
             Key::Volume(name) => self.directory.join(VOLUMES).join(format!("{name}.toml")),
             Key::Tenant(name) => self.directory.join(TENANTS).join(format!("{name}.toml")),
+            Key::Offload => self.directory.join("offload.toml"),
         }
     }
 }
@@ -146,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(VOLUMES)).unwrap();
         let (files, name): (_, Name) = (LocalFiles::new(dir.path()), "db".parse().unwrap());
-        for key in [Key::Disk, Key::Volume(&name), Key::Tenant(&name), Key::Tenant(&Name::of_stores())] {
+        for key in [Key::Disk, Key::Volume(&name), Key::Tenant(&name), Key::Tenant(&Name::of_stores()), Key::Offload] {
             assert_eq!(files.get(key).unwrap(), None);
             files.put(key, "old").unwrap();
             for n in 0..=PUT.len() {

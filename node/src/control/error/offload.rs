@@ -1,0 +1,138 @@
+//! Why the writes of a disk are not off-loaded as requested.
+
+use std::sync::Arc;
+
+use engine::offload::STORE_BYTES_MIN;
+
+use crate::quantity::{Name, Size};
+use crate::store::offload::{OffloadError, SettingsError, StoreRef};
+use crate::upstream::ReadError;
+
+/// Why a request about off-loading was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum OffloadRefused {
+    #[error("the writes of disk '{0}' are not off-loaded")]
+    Disabled(Name),
+    #[error("the writes of disk '{0}' are off-loaded to other stores already")]
+    OtherStores(Name),
+    #[error("the writes of disk '{0}' are off-loaded already, with another number of copies")]
+    OtherCopies(Name),
+    #[error("the writes of disk '{0}' are off-loaded already, with other exceptions")]
+    OtherExceptions(Name),
+    #[error("off-loading of disk '{0}' is being ended")]
+    Ending(Name),
+    #[error("no store is named: name at least one with --store")]
+    NoStore,
+    #[error("store '{0}' is named twice: each copy needs a store of its own")]
+    Twice(StoreRef),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("store '{store}' is on disk '{disk}' itself, which would be no faster")]
+    SameDisk { store: StoreRef, disk: Name },
+    #[error("volume '{0}' is not a store")]
+    NotAStore(Name),
+    #[error("store '{store}' has the log of disk '{disk}': each disk needs a store of its own")]
+    Taken { store: StoreRef, disk: Name },
+    #[error("store '{store}' has {}, less than the {} of the smallest log", Size(*bytes), Size(STORE_BYTES_MIN))]
+    TooSmall { store: StoreRef, bytes: u64 },
+    #[error("store '{0}' is read-only")]
+    ReadOnly(StoreRef),
+    #[error("store '{0}' is not empty: it has another log or other data")]
+    Holds(StoreRef),
+    #[error("store '{store}' cannot be used: {source}")]
+    Unreachable { store: StoreRef, source: Box<ReadError> },
+    #[error("disk '{disk}' has no store '{store}'")]
+    Unknown { disk: Name, store: StoreRef },
+    #[error("store '{0}' is in use, and may have data that is nowhere else")]
+    NotLost(StoreRef),
+    #[error("store '{0}' can be reached, so it is not lost")]
+    Reachable(StoreRef),
+    #[error("off-loading of disk '{disk}' has not started: {reason}")]
+    Waits { disk: Name, reason: String },
+    #[error("the writes of disk '{0}' are off-loaded, and data may be in its stores only")]
+    Detached(Name),
+    #[error("disk '{disk}' may have data in store '{store}' and nowhere else")]
+    InUse { store: Name, disk: Name },
+    #[error(transparent)]
+    File(#[from] OffloadError),
+    #[error("{0}")]
+    Broken(Arc<OffloadError>),
+}
+
+impl OffloadRefused {
+    pub(super) fn status(&self) -> u16 {
+        match self {
+            OffloadRefused::Disabled(_) | OffloadRefused::Unknown { .. } => 404,
+            OffloadRefused::NoStore
+            | OffloadRefused::Twice(_)
+            | OffloadRefused::Settings(_)
+            | OffloadRefused::NotAStore(_)
+            | OffloadRefused::NotLost(_) => 400,
+            OffloadRefused::Unreachable { .. } => 502,
+            OffloadRefused::File(_) => 500,
+            OffloadRefused::OtherStores(_)
+            | OffloadRefused::OtherCopies(_)
+            | OffloadRefused::OtherExceptions(_)
+            | OffloadRefused::Ending(_)
+            | OffloadRefused::SameDisk { .. }
+            | OffloadRefused::Taken { .. }
+            | OffloadRefused::TooSmall { .. }
+            | OffloadRefused::ReadOnly(_)
+            | OffloadRefused::Holds(_)
+            | OffloadRefused::Reachable(_)
+            | OffloadRefused::Waits { .. }
+            | OffloadRefused::Detached(_)
+            | OffloadRefused::InUse { .. }
+            | OffloadRefused::Broken(_) => 409,
+        }
+    }
+
+    pub(super) fn hint(&self) -> Option<String> {
+        Some(match self {
+            OffloadRefused::Disabled(disk) => format!("`aerogel offload enable {disk} --store STORE` begins it"),
+            OffloadRefused::OtherStores(disk)
+            | OffloadRefused::OtherCopies(disk)
+            | OffloadRefused::OtherExceptions(disk) => {
+                format!("`aerogel offload disable {disk}` ends it; then enable it anew. Other settings can be changed at \
+                         once")
+            }
+            OffloadRefused::Ending(disk) => format!("wait for it: `aerogel offload show {disk}`"),
+            OffloadRefused::SameDisk { .. } => {
+                "create one on another disk: `aerogel store create NAME --disk OTHER --size SIZE`".into()
+            }
+            OffloadRefused::NotAStore(_) => "`aerogel store create` makes one, `aerogel store list` shows all".into(),
+            OffloadRefused::Taken { .. } => "create another one: `aerogel store create`".into(),
+            OffloadRefused::TooSmall { .. } => "create a larger one".into(),
+            OffloadRefused::Holds(_) => "name another one, or overwrite what it has with --force".into(),
+            OffloadRefused::Unreachable { .. } => {
+                "its server must be running, and no other client may have claimed it".into()
+            }
+            OffloadRefused::Unknown { disk, .. } => format!("`aerogel offload show {disk}` shows its stores"),
+            OffloadRefused::NotLost(_) => {
+                "`aerogel offload disable` brings everything home; then enable it with the other stores. If the store is \
+                 gone for good: --lost --yes"
+                    .into()
+            }
+            OffloadRefused::Reachable(_) => "`aerogel offload disable` brings everything home".into(),
+            OffloadRefused::Waits { disk, .. } => {
+                format!(
+                    "start the server of the store, or if it is gone for good: `aerogel offload store remove {disk} STORE \
+                     --lost --yes`"
+                )
+            }
+            OffloadRefused::Detached(disk) => {
+                format!("`aerogel offload disable {disk}` brings everything home; or use --force: the disk needs the same \
+                         stores when it is attached again")
+            }
+            OffloadRefused::InUse { disk, .. } => {
+                format!("`aerogel offload disable {disk}` brings everything home; or use --force")
+            }
+            OffloadRefused::NoStore
+            | OffloadRefused::Twice(_)
+            | OffloadRefused::Settings(_)
+            | OffloadRefused::ReadOnly(_)
+            | OffloadRefused::Broken(_)
+            | OffloadRefused::File(_) => return None,
+        })
+    }
+}

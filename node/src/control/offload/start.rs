@@ -1,0 +1,292 @@
+//! Off-loading begins with the process: the stores are read, then the volumes that may have data there are opened.
+//!
+//! ```text
+//!   incarnation + 1 ─► each store: a later epoch ─► session ─► scan ─► all, or enough of them after a while
+//!                                    ▲────────────── a second ◄── not reachable
+//!   ─► launch ─► marked volumes are opened ─► stores that were missing are still tried: StoreArrived
+//! ```
+//!
+//! It is a task, since the stores of other disks of this server can be read only when it serves.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use engine::control::Command;
+use engine::offload::{Initial, Recovered, Scan, StoreId, Unusable};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::super::{Control, Error, VolumeState, refusal};
+use super::{Entry, Offloading, Phase, Reading};
+use crate::quantity::{Name, Size};
+use crate::store::offload::StoreRef;
+use crate::upstream::{ReadError, Reader};
+
+/// How long stores that cannot be reached are waited for, if the others would do: longer than a restart of a server.
+const MISSING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two attempts to reach a store.
+const RETRY: Duration = Duration::from_secs(1);
+/// The interval at which disks are looked at, and those that wait for stores look at their file.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// A store that was read.
+type Found = (usize, Box<Recovered>);
+
+/// How a start has ended.
+enum Outcome {
+    /// Off-loading is active, or there is none any more.
+    Over,
+    /// A store was removed: it begins again.
+    Again,
+}
+
+impl Control {
+    /// Starts off-loading on each disk that comes online, until the server shuts down.
+    pub async fn start_offloading(self: Arc<Control>) {
+        while !self.is_shutting_down() {
+            for disk in self.not_started() {
+                let control = self.clone();
+                tokio::spawn(async move { control.start_offload(&disk).await });
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// Disks whose stores nobody reads yet. From now on somebody does.
+    fn not_started(&self) -> Vec<Name> {
+        let mut state = self.state();
+        let running = state.disks.iter_mut().filter_map(|(name, disk)| Some((name, disk.state.as_mut().ok()?)));
+        let waiting = running.filter_map(|(name, running)| {
+            let offloading = running.offloading_mut().filter(|offloading| offloading.phase == Phase::Waiting)?;
+            offloading.phase = Phase::Reading;
+            Some(name.clone())
+        });
+        waiting.collect()
+    }
+
+    async fn start_offload(self: &Arc<Control>, disk: &Name) {
+        loop {
+            match self.try_offload(disk).await {
+                Ok(Outcome::Over) => return,
+                Ok(Outcome::Again) => {}
+                // The disk was removed, or is offline.
+                Err(Error::Unknown(..) | Error::DiskOffline(..)) => return,
+                Err(error) => {
+                    warn!(%disk, "off-loading does not start: {error}");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+            if self.is_shutting_down() {
+                return;
+            }
+        }
+    }
+
+    async fn try_offload(self: &Arc<Control>, disk: &Name) -> Result<Outcome, Error> {
+        let file = self
+            .change_offload(disk, |file| {
+                if file.begin() {
+                    file.stores.iter_mut().for_each(|entry| entry.export = entry.export.later(SystemTime::now()));
+                }
+            })
+            .await?;
+        if file.stores.is_empty() {
+            warn!(%disk, "all its stores are lost: its volumes have what the disk has");
+            let _turn = self.turns.wait(disk).await;
+            self.forget_offload(disk).await?;
+            self.open_marked(disk).await;
+            return Ok(Outcome::Over);
+        }
+        let (found, mut arrivals) = mpsc::channel(file.stores.len());
+        let mut tasks = JoinSet::new();
+        let readings: Vec<Arc<Reading>> = file.stores.iter().map(|_| Arc::default()).collect();
+        for ((at, entry), reading) in file.stores.iter().cloned().enumerate().zip(readings.clone()) {
+            let (control, disk, found) = (self.clone(), disk.clone(), found.clone());
+            tasks.spawn(async move {
+                let recovered = control.read_store(&disk, &entry, &reading).await;
+                // Nobody waits if the start was given up.
+                let _ = found.send((at, Box::new(recovered))).await;
+            });
+        }
+        if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
+            offloading.readings = readings;
+        }
+        let mut contents: Vec<Option<Box<Recovered>>> = file.stores.iter().map(|_| None).collect();
+        let deadline = Instant::now() + MISSING_TIMEOUT;
+        loop {
+            if let Ok(Some((at, recovered))) = tokio::time::timeout(PERIOD, arrivals.recv()).await {
+                contents[at] = Some(recovered);
+            }
+            let is_over = contents.iter().all(Option::is_some);
+            let may_start = !file.must_wait(|at| contents[at].is_none());
+            if is_over || may_start && Instant::now() >= deadline {
+                break;
+            }
+            if self.is_given_up(disk)? {
+                return Ok(Outcome::Again);
+            }
+        }
+        self.begin_with(disk, &file.stores, contents).await?;
+        self.await_missing(disk, &file.stores, arrivals).await?;
+        Ok(Outcome::Over)
+    }
+
+    /// Whether a store that is waited for was removed, or the server shuts down.
+    fn is_given_up(&self, disk: &Name) -> Result<bool, Error> {
+        let state = self.state();
+        let offloading = state.disk(disk)?.offloading().ok().flatten();
+        let has_lost = offloading.is_none_or(|offloading| offloading.file.stores.iter().any(|entry| entry.lost));
+        Ok(has_lost || self.is_shutting_down())
+    }
+
+    /// Starts with these contents of the stores.
+    async fn begin_with(
+        self: &Arc<Control>,
+        disk: &Name,
+        stores: &[Entry],
+        contents: Vec<Option<Box<Recovered>>>,
+    ) -> Result<(), Error> {
+        let _policies = self.keep_policies(true).await?;
+        let _turn = self.turns.wait(disk).await;
+        let missing: Vec<bool> = contents.iter().map(Option::is_none).collect();
+        for (entry, _) in stores.iter().zip(&missing).filter(|(_, is_missing)| **is_missing) {
+            warn!(%disk, store = %entry.store, "off-loading starts without this store");
+        }
+        // What a store missed before counts for what it has; what it misses from now on is recorded with it.
+        let missed: Vec<u32> = stores.iter().map(|entry| entry.missed).collect();
+        let file = self
+            .change_offload(disk, |file| {
+                file.start(|at| missing[at]);
+                file.stores.iter_mut().for_each(|entry| entry.export = entry.export.later(SystemTime::now()));
+            })
+            .await?;
+        let initial = contents.into_iter().zip(stores).zip(missed).map(|((content, entry), missed)| match content {
+            Some(recovered) => Initial::Scanned(recovered, missed),
+            None => Initial::Missing(entry.log.as_u128(), entry.capacity),
+        });
+        let initial = initial.collect();
+        self.launch(disk, initial).await?;
+        if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
+            offloading.phase = if file.ending { Phase::Ending } else { Phase::Active };
+        }
+        info!(%disk, "its stores are read: off-loading is active");
+        self.open_marked(disk).await;
+        if file.ending {
+            let (control, disk) = (self.clone(), disk.clone());
+            tokio::spawn(async move { control.end_when_empty(&disk).await });
+        }
+        Ok(())
+    }
+
+    /// Opens the volumes that waited for stores.
+    async fn open_marked(&self, disk: &Name) {
+        let waiting = {
+            let state = self.state();
+            let Ok(running) = state.disk(disk) else { return };
+            let is_waiting =
+                |state: &VolumeState| matches!(state, VolumeState::Offline(super::super::VolumeReason::Offload(_)));
+            let volumes = running.volumes.iter().filter(|(_, volume)| is_waiting(&volume.state));
+            volumes.map(|(name, _)| name.clone()).collect()
+        };
+        self.open_entered(disk, waiting).await;
+        self.settle(disk).await;
+    }
+
+    /// Passes on the content of stores that were missing, as soon as they are read.
+    async fn await_missing(
+        &self,
+        disk: &Name,
+        stores: &[Entry],
+        mut arrivals: mpsc::Receiver<Found>,
+    ) -> Result<(), Error> {
+        while let Some((at, recovered)) = arrivals.recv().await {
+            let (thread, dialer) = {
+                let state = self.state();
+                let running = state.disk(disk)?;
+                let offloading = running.offloading().ok().flatten();
+                let Some(dialer) = offloading.and_then(|it| it.volumes.get(at)).map(|(_, dialer)| dialer.clone())
+                else {
+                    return Ok(());
+                };
+                (running.thread.clone(), dialer)
+            };
+            dialer.hold(false);
+            let arrived = thread.command(Command::StoreArrived(StoreId(at as u8), recovered));
+            drop(thread);
+            match refusal(arrived.await) {
+                Ok(()) => info!(%disk, store = %stores[at].store, "this store is back"),
+                Err(refusal) => warn!(%disk, store = %stores[at].store, "this store is back, and not used: {refusal}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a store, as soon as that is possible.
+    async fn read_store(&self, disk: &Name, entry: &Entry, reading: &Reading) -> Recovered {
+        for attempt in 0.. {
+            match self.try_read(disk, entry, attempt, reading).await {
+                Ok(recovered) => {
+                    let bytes = Size(reading.scanned.load(Ordering::Relaxed)).rounded();
+                    info!(%disk, store = %entry.store, "this store is read: {bytes} of its log");
+                    reading.fail(None);
+                    reading.is_done.store(true, Ordering::Release);
+                    return recovered;
+                }
+                Err(why) => {
+                    if reading.fail(Some(why.clone())) {
+                        warn!(%disk, store = %entry.store, "this store is not read: {why}");
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        unreachable!("attempts do not end")
+    }
+
+    /// Reads a store. Epochs between that of this start and that of the volume that is opened afterwards are free.
+    async fn try_read(&self, disk: &Name, entry: &Entry, attempt: u64, reading: &Reading) -> Result<Recovered, String> {
+        if let StoreRef::Local(name) = &entry.store {
+            self.why_offline(name)?;
+        }
+        let (target, claim) = (self.target_of(entry)?, entry.claim(disk, attempt));
+        let read = async {
+            let mut reader = Reader::open(&target, claim).await?;
+            let opened = (reader.opened.size, reader.opened.volume);
+            if opened.0 != entry.size {
+                let (before, now) = (entry.size, opened.0);
+                return Err(Unusable::Size { before, now }.into());
+            }
+            if entry.export.volume.is_some_and(|volume| opened.1 != Some(volume.as_u128())) {
+                return Err(Unusable::Foreign.into());
+            }
+            let log = entry.log.as_u128();
+            match reader.scan(Scan::new(log, entry.capacity), &reading.scanned).await {
+                Err(ReadError::Unusable(Unusable::NoLog)) if !entry.used => Ok(Recovered::format(log, entry.capacity)),
+                read => read,
+            }
+        };
+        read.await.map_err(|error: ReadError| error.to_string())
+    }
+
+    /// Why a store of this server cannot be reached, in words that say more than its clients are told.
+    fn why_offline(&self, store: &Name) -> Result<(), String> {
+        let state = self.state();
+        match state.find(store) {
+            Err(error) => Err(error.to_string()),
+            Ok((disk, volume)) => match volume.reason() {
+                Some(reason) => Err(format!("it is offline on disk '{disk}': {reason}")),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+impl Offloading {
+    /// Whether the stores are being read.
+    pub(super) fn is_reading(&self) -> bool {
+        matches!(self.phase, Phase::Waiting | Phase::Reading)
+    }
+}

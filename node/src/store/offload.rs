@@ -1,0 +1,399 @@
+//! `DISK/offload.toml`: the stores that the writes of a disk are off-loaded to, and what the next process has to know of
+//! them before it may use them. The file exists as long as off-loading is enabled.
+//!
+//! A volume may be off-loaded only if its specification is marked ([`Spec::offload`](super::Spec)) and the file has a
+//! number for it. The number is in the logs. It is given once, so what a log has of a volume that was deleted is never
+//! taken for that of another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use engine::nbd::NotUri;
+use engine::offload::{COPIES_MAX, STORES_MAX};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::remote::{ExportUri, Remote};
+use super::{Key, Store};
+use crate::quantity::{Name, QuantityError, Size, as_text};
+
+/// The version of the file's format.
+const FORMAT: u32 = 1;
+
+/// Stores that have each off-loaded write. One is enough where its disk is as safe as the base.
+pub const COPIES_DEFAULT: u32 = 1;
+/// Requests at the base above which writes are off-loaded: a hard disk that has as many is busy for a tenth of a
+/// second.
+pub const BASE_THRESHOLD_DEFAULT: u32 = 16;
+/// Requests at a store from which on nothing is off-loaded to it: twice the base's, since a log is written in sequence.
+pub const STORE_THRESHOLD_DEFAULT: u32 = 32;
+/// Copies on their way home at a time: as deep as a drive's queue is sorted well.
+pub const RECLAIM_DEPTH_DEFAULT: u32 = 32;
+/// Off-loaded bytes of a volume: half an hour of random writes of a hard disk.
+pub const LIMIT_DEFAULT: Size = Size(4 << 30);
+
+/// A setting that is out of bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("each write is in 1 to {COPIES_MAX} stores, not {0}")]
+    Copies(u32),
+    #[error("{0} has to be at least 1")]
+    Zero(&'static str),
+    #[error("{0} copies need as many stores, and there are {1}: name more with --store")]
+    TooFewStores(u32, usize),
+    #[error("a disk has at most {STORES_MAX} stores, not {0}")]
+    TooManyStores(usize),
+}
+
+/// When writes are off-loaded, and brought home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Stores that have each off-loaded write.
+    pub copies: u32,
+    /// Requests at the base above which writes are off-loaded.
+    pub base_threshold: u32,
+    /// Requests at a store from which on no writes are off-loaded to it.
+    pub store_threshold: u32,
+    /// Content that is copied home at the same time.
+    pub reclaim_depth: u32,
+    /// Off-loaded bytes of a volume, at most.
+    pub limit: Size,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            copies: COPIES_DEFAULT,
+            base_threshold: BASE_THRESHOLD_DEFAULT,
+            store_threshold: STORE_THRESHOLD_DEFAULT,
+            reclaim_depth: RECLAIM_DEPTH_DEFAULT,
+            limit: LIMIT_DEFAULT,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what an operator can set.
+    pub fn check(&self, stores: usize) -> Result<(), SettingsError> {
+        if self.copies == 0 || self.copies as usize > COPIES_MAX {
+            return Err(SettingsError::Copies(self.copies));
+        }
+        let numbers = [
+            ("the threshold of stores", self.store_threshold),
+            ("the depth of reclaim", self.reclaim_depth),
+            ("the limit", u32::from(self.limit.0 > 0)),
+        ];
+        if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
+            return Err(SettingsError::Zero(what));
+        }
+        if stores < self.copies as usize {
+            return Err(SettingsError::TooFewStores(self.copies, stores));
+        }
+        if stores > STORES_MAX { Err(SettingsError::TooManyStores(stores)) } else { Ok(()) }
+    }
+
+    /// What the disk's engine is told.
+    pub fn for_engine(&self) -> engine::offload::Settings {
+        engine::offload::Settings {
+            copies: self.copies as usize,
+            base_threshold: self.base_threshold,
+            store_threshold: self.store_threshold,
+            reclaim_depth: self.reclaim_depth,
+            limit_bytes: self.limit.0,
+        }
+    }
+}
+
+/// A store as users name it: one of this server by its name, any other NBD export by its address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StoreRef {
+    Local(Name),
+    Remote(ExportUri),
+}
+
+/// Why a text names no store.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotStore {
+    #[error(transparent)]
+    Name(#[from] QuantityError),
+    #[error(transparent)]
+    Uri(#[from] NotUri),
+}
+
+impl FromStr for StoreRef {
+    type Err = NotStore;
+
+    fn from_str(text: &str) -> Result<StoreRef, NotStore> {
+        match text.contains("://") {
+            true => Ok(StoreRef::Remote(text.parse()?)),
+            false => Ok(StoreRef::Local(text.parse()?)),
+        }
+    }
+}
+
+impl fmt::Display for StoreRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreRef::Local(name) => name.fmt(f),
+            StoreRef::Remote(uri) => uri.fmt(f),
+        }
+    }
+}
+
+as_text!(StoreRef);
+
+/// A store of the disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// As it was named.
+    pub store: StoreRef,
+    /// The identity of the log in it.
+    pub log: Uuid,
+    /// Bytes of the export, and of the log.
+    pub size: u64,
+    /// See `size`.
+    pub capacity: u64,
+    /// The last incarnation that started without it and has not told it what was deleted meanwhile, or 0.
+    #[serde(default)]
+    pub missed: u32,
+    /// Whether its log was begun. One that was is never begun anew: without it, data is missing.
+    #[serde(default)]
+    pub used: bool,
+    /// Whether the last process has started with it.
+    #[serde(default)]
+    pub started: bool,
+    /// It is gone for good: the next start does without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
+    /// How it is reached, and the last epoch.
+    pub export: Remote,
+}
+
+/// The content of `offload.toml`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offload {
+    format: u32,
+    /// Of the last process: that of the next one is above it.
+    pub incarnation: u32,
+    /// The last incarnation that started without some store, or 0.
+    #[serde(default)]
+    pub accepted: u32,
+    /// Whether content has fewer copies than it should: then no process may start without a store that the last one has
+    /// started with.
+    #[serde(default)]
+    pub thin: bool,
+    /// Everything is brought home, and then the file is removed.
+    #[serde(default)]
+    pub ending: bool,
+    /// The number of the next volume. None is given twice.
+    pub next_key: u32,
+    /// Volumes that are never off-loaded.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub except: BTreeSet<Uuid>,
+    pub settings: Settings,
+    /// In the order in which the engine has them.
+    pub stores: Vec<Entry>,
+    /// The numbers of volumes.
+    #[serde(default)]
+    pub keys: BTreeMap<Uuid, u32>,
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OffloadError {
+    #[error("{} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} cannot be parsed: {}", path.display(), source.message())]
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{} cannot be parsed: its format is {format}, this server knows {FORMAT}", path.display())]
+    Format { path: PathBuf, format: u32 },
+    #[error("{} cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+impl Offload {
+    /// Off-loading that begins.
+    pub fn new(settings: Settings, stores: Vec<Entry>) -> Offload {
+        Offload {
+            format: FORMAT,
+            incarnation: 0,
+            accepted: 0,
+            thin: false,
+            ending: false,
+            next_key: 0,
+            except: BTreeSet::new(),
+            settings,
+            stores,
+            keys: BTreeMap::new(),
+        }
+    }
+
+    /// Why the disk must not be used without the stores of which `is_missing` says so, if it must not.
+    pub fn must_wait(&self, is_missing: impl Fn(usize) -> bool) -> bool {
+        let missing: Vec<&Entry> =
+            (0..).zip(&self.stores).filter(|(at, _)| is_missing(*at)).map(|(_, it)| it).collect();
+        missing.len() >= self.settings.copies as usize || self.thin && missing.iter().any(|store| store.started)
+    }
+
+    /// A process begins, with all stores that are not lost. Returns whether there are any.
+    pub fn begin(&mut self) -> bool {
+        self.incarnation += 1;
+        let before = self.stores.len();
+        self.stores.retain(|store| !store.lost);
+        if self.stores.len() < before {
+            // What the others have counts, even if it is fewer copies than it should be.
+            (self.accepted, self.thin) = (self.incarnation, true);
+            self.settings.copies = self.settings.copies.min(self.stores.len() as u32).max(1);
+        }
+        !self.stores.is_empty()
+    }
+
+    /// The process starts without the stores of which `is_missing` says so.
+    pub fn start(&mut self, is_missing: impl Fn(usize) -> bool) {
+        let incarnation = self.incarnation;
+        for (at, store) in self.stores.iter_mut().enumerate() {
+            store.started = !is_missing(at);
+            if !store.started {
+                store.missed = incarnation;
+                (self.accepted, self.thin) = (incarnation, true);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Reads the file; `None` if writes are not off-loaded.
+    pub fn offload(&self) -> Result<Option<Offload>, OffloadError> {
+        let path = self.catalogue.place(Key::Offload);
+        let text = match self.catalogue.get(Key::Offload) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
+            Err(source) => return Err(OffloadError::Read { path, source }),
+        };
+        match toml::from_str::<Offload>(&text) {
+            Ok(found) if found.format == FORMAT => Ok(Some(found)),
+            Ok(Offload { format, .. }) => Err(OffloadError::Format { path, format }),
+            Err(error) => Err(OffloadError::Syntax { path, source: Box::new(error) }),
+        }
+    }
+
+    /// Replaces the file durably.
+    pub fn put_offload(&self, offload: &Offload) -> Result<(), OffloadError> {
+        let text = toml::to_string(offload).expect("it can be written as TOML");
+        let failed = |source| OffloadError::Write { path: self.catalogue.place(Key::Offload), source };
+        self.catalogue.put(Key::Offload, &text).map_err(failed)
+    }
+
+    /// Removes the file durably.
+    pub fn remove_offload(&self) -> Result<(), OffloadError> {
+        let failed = |source| OffloadError::Write { path: self.catalogue.place(Key::Offload), source };
+        self.catalogue.remove(Key::Offload).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Identity, Scheduling};
+
+    fn entry(store: &str) -> Entry {
+        let export = toml::from_str(
+            "from = \"nbd://other/log\"\ndeadline = \"20s\"\nconnections = 4\nepoch = 1700000000000\nblock = 512\n",
+        );
+        Entry {
+            store: store.parse().unwrap(),
+            log: Uuid::new_v4(),
+            size: 64 << 20,
+            capacity: 60 << 20,
+            missed: 0,
+            used: false,
+            started: false,
+            lost: false,
+            export: export.unwrap(),
+        }
+    }
+
+    fn three() -> Offload {
+        let settings = Settings { copies: 2, ..Settings::default() };
+        Offload::new(settings, vec![entry("spare"), entry("nbd://other/log"), entry("third")])
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        Identity::initialise(dir.path(), None, Vec::new(), Scheduling::default()).unwrap();
+        let store = Store::open(dir.path(), None).unwrap();
+        assert_eq!(store.offload().unwrap(), None);
+        let mut offload = three();
+        offload.keys.insert(Uuid::new_v4(), 7);
+        offload.except.insert(Uuid::new_v4());
+        store.put_offload(&offload).unwrap();
+        assert_eq!(store.offload().unwrap(), Some(offload));
+        let path = dir.path().join("offload.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("format = 1", "format = 9")).unwrap();
+        assert!(store.offload().unwrap_err().to_string().contains("its format is 9"));
+        std::fs::write(&path, "hello").unwrap();
+        assert!(store.offload().unwrap_err().to_string().contains("cannot be parsed"));
+        store.remove_offload().unwrap();
+        assert_eq!(store.offload().unwrap(), None);
+    }
+
+    #[test]
+    fn as_many_stores_as_copies_may_not_be_missing() {
+        let mut offload = three();
+        assert!(offload.begin());
+        assert!(!offload.must_wait(|at| at == 0));
+        assert!(offload.must_wait(|at| at < 2));
+        offload.start(|at| at == 0);
+        assert_eq!((offload.incarnation, offload.accepted, offload.thin), (1, 1, true));
+        assert_eq!(offload.stores.iter().map(|store| store.missed).collect::<Vec<_>>(), [1, 0, 0]);
+        // What is thin has one copy in one of the others.
+        offload.begin();
+        assert!(!offload.must_wait(|at| at == 0));
+        assert!(offload.must_wait(|at| at == 1));
+        offload.start(|_| false);
+        assert!(offload.stores.iter().all(|store| store.started) && offload.stores[0].missed == 1);
+        assert!(offload.must_wait(|at| at == 0), "what is thin may be there now");
+        offload.thin = false;
+        assert!(!offload.must_wait(|at| at == 0));
+    }
+
+    #[test]
+    fn a_lost_store_is_forgotten_at_the_next_start() {
+        let mut offload = three();
+        offload.begin();
+        offload.start(|_| false);
+        offload.stores[1].lost = true;
+        assert!(offload.begin());
+        assert_eq!((offload.stores.len(), offload.accepted, offload.thin), (2, 2, true));
+        assert_eq!(offload.settings.copies, 2);
+        offload.stores[0].lost = true;
+        assert!(offload.begin());
+        assert_eq!((offload.stores.len(), offload.settings.copies), (1, 1));
+        offload.stores[0].lost = true;
+        assert!(!offload.begin());
+    }
+
+    #[test]
+    fn settings_have_bounds() {
+        let check = |change: &dyn Fn(&mut Settings), stores| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.check(stores).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&|_| {}, 1), Ok(()));
+        assert!(check(&|it| it.copies = 3, 3).unwrap_err().contains("1 to 2"));
+        assert!(check(&|it| it.copies = 2, 1).unwrap_err().contains("--store"));
+        assert!(check(&|it| it.reclaim_depth = 0, 1).unwrap_err().contains("at least 1"));
+        assert!(check(&|it| it.limit = Size(0), 1).unwrap_err().contains("limit"));
+        assert_eq!(check(&|it| it.base_threshold = 0, 1), Ok(()), "always");
+        assert!(check(&|_| {}, 17).unwrap_err().contains("at most 16"));
+    }
+}
