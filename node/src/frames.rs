@@ -101,6 +101,14 @@ impl Frames {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
     }
 
+    /// Passes the bytes of a segment, which nobody changes meanwhile, to `to`.
+    pub fn look<T>(&self, segment: Segment, to: impl FnOnce(&[u8]) -> T) -> T {
+        let source = self.memory.address(segment);
+        // SAFETY: inside the mapping (asserted). A frame of a request to a device does not change: the kernel fills
+        // only frames that nothing else refers to, and all other writes need `&mut self`.
+        to(unsafe { std::slice::from_raw_parts(source, usize::from(segment.len)) })
+    }
+
     /// The bytes of a segment.
     #[cfg(test)]
     pub fn get(&self, segment: Segment) -> Vec<u8> {

@@ -515,7 +515,7 @@ impl World {
             Action::Submit(io) => self.submit(io),
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Upstream { .. } => unreachable!("no volume is on another server"),

@@ -24,6 +24,7 @@ use engine::cpu::Scheduler;
 use engine::disk::Segment;
 use engine::driver::{self, Driver as _};
 use engine::ids::{ConnId, TenantId, VolumeId};
+use engine::offload::Sum;
 use engine::plan::Evidence;
 use engine::units::{Nanos, SECOND};
 use engine::{Action, CloseReason, Event, Outgoing, Receive, Server};
@@ -204,7 +205,7 @@ impl<R: Reactor> Driver<R> {
                 self.cpu.ready(conn);
             }
             Action::Send(conn) => self.queue_send(conn),
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.close_after_replies(conn, why),
             Action::Upstream { volume, request } => self.ask_upstream(volume, &request),
             Action::Gone(conn) => {
@@ -288,6 +289,11 @@ impl<R: Reactor> driver::Driver for Driver<R> {
 
     fn now(&self) -> Nanos {
         self.now
+    }
+
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Result<(), Infallible> {
+        self.frames.look(segment, |bytes| sum.add(bytes));
+        Ok(())
     }
 
     fn act(&mut self, action: Action) -> Result<(), Infallible> {

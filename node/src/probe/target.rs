@@ -138,7 +138,8 @@ impl ProbeTarget for FileTarget {
         assert!(request.op == Op::Read || !self.read_only, "what must not be written is not");
         let part = self.starts.partition_point(|start| *start <= request.offset) - 1;
         let offset = request.offset - self.starts[part];
-        let io = Io { op: request.op, volume: VolumeId(part as u32), offset, len: request.len, segments };
+        let io =
+            Io { op: request.op, volume: VolumeId(part as u32), offset, len: request.len, segments, head: Vec::new() };
         match &mut self.reactor {
             AnyReactor::Uring(uring) => uring.submit(IoId(request.slot), &io),
             AnyReactor::Threads(threads) => threads.submit(IoId(request.slot), &io),

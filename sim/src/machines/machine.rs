@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, UpstreamSpec, VolumeSpec};
 use engine::cpu::Scheduler;
+use engine::disk::Segment;
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::RawHeader;
+use engine::offload::Sum;
 use engine::plan::Planner;
 use engine::units::{MILLISECOND, Nanos};
 use engine::upstream::LinkId;
@@ -158,6 +160,12 @@ impl Driver for Running<'_> {
         self.machine.clock.at(self.out.now)
     }
 
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Verdict {
+        let Segment { frame, start, len } = segment;
+        sum.add(self.process().frames.read(frame, start, len)?);
+        Ok(())
+    }
+
     fn before(&mut self, event: &Event<'_>) {
         self.out.step += 1;
         self.log(Line::of(event, None));
@@ -201,7 +209,7 @@ impl Driver for Running<'_> {
                 out.queue.push(out.now + MILLISECOND, wake);
             }
             Action::Retired => {}
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
         }
         Ok(())
     }
