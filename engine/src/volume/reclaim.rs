@@ -92,7 +92,7 @@ impl Volumes {
         let reclaim = self.copies[id].reclaim.expect("a copy in progress");
         let is_read = op == Op::Read;
         if is_read && result.is_ok() {
-            let io = self.prepare_copy(volume, id, Op::Write { durable: true });
+            let io = self.prepare_copy(volume, id, Op::Write { durable: !planted!(ReclaimNotDurable) });
             self.volume_mut(volume).device_requests += 1;
             return self.route.submit_home(self.now, io);
         }
