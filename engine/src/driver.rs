@@ -13,9 +13,11 @@
 
 use crate::control::Command;
 use crate::cpu::{Job, Scheduler};
+use crate::disk::Segment;
 use crate::event::{Action, Event, Receive};
-use crate::ids::{ConnId, TenantId};
+use crate::ids::{ConnId, IoId, TenantId};
 use crate::nbd::{Header, Kind, Parsed, RawHeader, parse};
+use crate::offload::Sum;
 use crate::server::Server;
 use crate::units::Nanos;
 
@@ -33,7 +35,10 @@ pub trait Driver {
     /// The time of the present pass.
     fn now(&self) -> Nanos;
 
-    /// Carries out an action. [`Action::Work`] does not come here.
+    /// Passes the bytes of a segment to `sum`.
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Result<(), Self::Error>;
+
+    /// Carries out an action. [`Action::Work`] and [`Action::Sum`] do not come here.
     fn act(&mut self, action: Action) -> Result<(), Self::Error>;
 
     /// Whether bytes of this connection are available. `false` for a connection that is being closed.
@@ -86,6 +91,7 @@ pub trait Driver {
         while let Some(action) = self.engine().0.poll_action() {
             match action {
                 Action::Work(tenant) => self.engine().1.backlog(tenant),
+                Action::Sum(io) => self.sum(io)?,
                 action => self.act(action)?,
             }
         }
@@ -97,6 +103,19 @@ pub trait Driver {
             cpu.set_weights(server.weights());
         }
         self.after()
+    }
+
+    /// Computes the checksum of a request's data.
+    fn sum(&mut self, io: IoId) -> Result<(), Self::Error> {
+        let (now, mut sum) = (self.now(), Sum::default());
+        for at in 0..self.engine().0.io(io).segments.len() {
+            let segment = self.engine().0.io(io).segments[at];
+            self.add_to_sum(segment, &mut sum)?;
+        }
+        let event = Event::Summed { io, sum: sum.value() };
+        self.before(&event);
+        self.engine().0.handle(now, event);
+        Ok(())
     }
 
     /// One pass: serves each tenant with work for a quantum.

@@ -99,6 +99,13 @@ pub enum Event<'a> {
         /// The tenant.
         tenant: TenantId,
     },
+    /// The answer to [`Action::Sum`].
+    Summed {
+        /// The request.
+        io: IoId,
+        /// The checksum.
+        sum: u32,
+    },
     /// The planner's answer to [`Action::Evidence`]. Refused, and evidence is sent again, if the tenants, the memory or
     /// the policy have changed meanwhile.
     Targets(Box<Targets>),
@@ -138,6 +145,9 @@ pub enum Action {
     },
     /// Give the request [`Server::io`](crate::Server::io) to the device.
     Submit(IoId),
+    /// Compute the CRC-32C of the bytes of the request's segments, in order, and pass it with [`Event::Summed`]: before
+    /// the next event. [`crate::driver`] does that.
+    Sum(IoId),
     /// What the upstream of a volume asks.
     Upstream {
         /// The volume.

@@ -8,6 +8,11 @@ pub struct ConnId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
 
+/// A volume of this disk by its stable number, which control gives once and which the logs of its off-load stores have:
+/// small, and never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeKey(pub u32);
+
 /// A tenant of this disk: a small number chosen by the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TenantId(pub u32);

@@ -197,6 +197,10 @@ bugs! {
     HighestDeletedFirst,
     /// A reclaim of an older version counts for a newer one.
     NewerReclaimed,
+    /// What is brought home is in the cache of the disk only when stores forget it.
+    ReclaimNotDurable,
+    /// What the scan of a store found is not flushed there.
+    ScanNotFlushed,
 }
 
 impl Bug {

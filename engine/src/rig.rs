@@ -8,13 +8,14 @@ use std::convert::Infallible;
 use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use crate::cpu::Scheduler;
-use crate::disk::Op;
+use crate::disk::{Op, Segment};
 use crate::driver::{Arrived, Driver};
 use crate::errno::Errno;
 use crate::event::{Action, CloseReason, Event, Receive, Session};
 use crate::front::rig::Replies;
 use crate::ids::{ConnId, IoId, TenantId};
 use crate::nbd::wire::command;
+use crate::offload::Sum;
 use crate::plan::{Evidence, Planner};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
@@ -217,6 +218,11 @@ impl Driver for Rig {
         self.now
     }
 
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Result<(), Infallible> {
+        sum.add(self.frames.of(segment));
+        Ok(())
+    }
+
     fn act(&mut self, action: Action) -> Result<(), Infallible> {
         match action {
             Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
@@ -226,7 +232,7 @@ impl Driver for Rig {
             Action::Report { token, report } => self.reports.push((token, report)),
             Action::Receive(_) | Action::Gone(_) => {}
             Action::Evidence(evidence) => self.evidence = Some(evidence),
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
             Action::Retired => self.retired += 1,
             Action::Close(conn, why) => self.closed.push((conn, why)),
             Action::Upstream { .. } => unreachable!("no volume is on another server"),

@@ -60,7 +60,7 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(ConnId, VolumeId, TenantId);
+ids!(ConnId, VolumeId, VolumeKey, TenantId);
 
 /// What is there of each identifier. Indexing asserts that it is there.
 #[derive(Debug)]

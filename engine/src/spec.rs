@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use crate::eviction::Policy as EvictionPolicy;
-use crate::ids::{TenantId, VolumeId};
+use crate::ids::{TenantId, VolumeId, VolumeKey};
 use crate::units::{Nanos, PIECE, SECOND, Share, exact, rounded};
 
 /// When writes are acknowledged (`docs/design/flush.md`).
@@ -55,6 +55,8 @@ pub struct VolumeSpec {
     pub unflushed: bool,
     /// The export on another server that has its data, instead of the disk. Its tenant is [`TenantSpec::is_remote`].
     pub upstream: Option<UpstreamSpec>,
+    /// Its number in the stores that its writes may be off-loaded to, if they may.
+    pub offload: Option<VolumeKey>,
 }
 
 impl VolumeSpec {
@@ -77,6 +79,7 @@ impl VolumeSpec {
             read_only: false,
             unflushed: false,
             upstream: None,
+            offload: None,
         }
     }
 }
@@ -301,6 +304,9 @@ pub enum Refusal {
     /// The size is zero, above 2^60, not a multiple of 512, or smaller than the present size.
     #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
     BadSize,
+    /// Writes are off-loaded already, or not at all.
+    #[error("the disk's writes are off-loaded already, or are not")]
+    Offload,
     /// A flush failed.
     #[error("data could not be written to the device")]
     FlushFailed,

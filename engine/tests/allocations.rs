@@ -72,7 +72,7 @@ impl Rig {
                     self.server.handle(self.now, Event::Targets(targets.expect("just made")));
                 }
                 Action::Retired | Action::Report { .. } => {}
-                Action::Upstream { .. } => unreachable!("no volume is on another server"),
+                Action::Upstream { .. } | Action::Sum(_) => unreachable!("no volume is on another server"),
             }
         }
         while self.server.take_spent().is_some() {}

@@ -8,10 +8,12 @@ use std::convert::Infallible;
 use arbitrary::Arbitrary;
 use engine::control::{Command, TenantSpec, VolumeSpec, WriteCache};
 use engine::cpu::Scheduler;
+use engine::disk::Segment;
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::wire::{REQUEST_MAGIC, command, command_flag, state};
 use engine::nbd::{Asked, Errno, Form, Kind, Part, RawHeader};
+use engine::offload::Sum;
 use engine::units::{BLOCK, SECTOR};
 use engine::{Action, Config, Event, Outgoing, Receive, Server, Session};
 use sim::cell::{self, CELL, ZERO};
@@ -517,6 +519,11 @@ impl Driver for World {
 
     fn now(&self) -> u64 {
         self.now
+    }
+
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Result<(), Infallible> {
+        sum.add(self.device.bytes_mut(&segment));
+        Ok(())
     }
 
     fn before(&mut self, _: &Event<'_>) {

@@ -20,6 +20,8 @@ enum Kind {
     Server,
     /// Several machines: gateways whose volumes live on a server.
     Machines,
+    /// Several machines that off-load writes to one another.
+    Stores,
 }
 
 /// What to run.
@@ -101,6 +103,7 @@ impl Swarm {
         match self.worlds {
             Kind::Server => Worlds::Server,
             Kind::Machines => Worlds::Machines,
+            Kind::Stores => Worlds::Stores,
         }
     }
 
@@ -181,7 +184,11 @@ impl Swarm {
         eprintln!("{failure}");
         eprintln!("to see it again:");
         let seed = failure.seed;
-        let worlds = if self.worlds == Kind::Machines { " --worlds machines" } else { "" };
+        let worlds = match self.worlds {
+            Kind::Server => "",
+            Kind::Machines => " --worlds machines",
+            Kind::Stores => " --worlds stores",
+        };
         eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");
     }
 

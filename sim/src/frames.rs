@@ -5,7 +5,8 @@
 //!   in unsent replies ─┴─► must not change                     └─► holds garbage: must neither change nor be used
 //! ```
 //!
-//! The checks are by whole frames: stricter than a real machine, and than the contract needs today.
+//! The checks are by whole frames, which is stricter than a real machine, but for reads: different devices may read into
+//! different parts of a frame at once.
 //!
 //! The engine returns memory by giving up frames above a limit. A returned frame holds garbage, and using it before the
 //! limit is raised above it is an error.
@@ -23,7 +24,6 @@ const GARBAGE: u8 = 0xdb;
 #[derive(Clone, Copy, Default, Debug)]
 struct Uses {
     device_writes: u32,
-    device_reads: u32,
     sends: u32,
 }
 
@@ -32,6 +32,8 @@ struct Uses {
 pub struct Frames {
     bytes: Vec<u8>,
     uses: Vec<Uses>,
+    /// What devices read into.
+    reading: Vec<Segment>,
     /// The highest frame that the engine may use; the memory of those above it is returned.
     limit: u32,
     /// By frame: its memory was returned.
@@ -46,6 +48,7 @@ impl Frames {
         Frames {
             bytes: vec![0; count * BLOCK as usize],
             uses: vec![Uses::default(); count],
+            reading: Vec::new(),
             limit: count as u32 - 1,
             given_back: vec![false; count],
             held: 0,
@@ -69,8 +72,9 @@ impl Frames {
         below.fill(false);
         for (at, given_back) in (limit as usize + 1..).zip(above) {
             let (frame, uses) = (FrameId(at as u32), self.uses[at]);
+            let is_read = || self.reading.iter().any(|s| s.frame == frame);
             match is_retired(frame) {
-                true if uses.device_writes + uses.device_reads + uses.sends > 0 => {
+                true if uses.device_writes + uses.sends > 0 || is_read() => {
                     return Err(format!("the memory of {frame:?} may be given back, but it is in use: {uses:?}"));
                 }
                 true if !*given_back => {
@@ -101,6 +105,12 @@ impl Frames {
         &mut self.uses[frame.0 as usize]
     }
 
+    /// Whether a device reads into these bytes.
+    fn is_being_read(&self, frame: FrameId, start: u16, len: u16) -> bool {
+        let overlaps = |s: &Segment| s.frame == frame && s.start < start + len && start < s.start + s.len;
+        self.reading.iter().any(overlaps)
+    }
+
     /// The bytes of the range, if they may be changed.
     fn writable(&self, frame: FrameId, start: u16, len: u16) -> Result<std::ops::Range<usize>, String> {
         let range = self.range(frame, start, len)?;
@@ -109,7 +119,9 @@ impl Frames {
             _ if frame == FrameId::ZERO => Err("the frame of zeros is written to".into()),
             Uses { device_writes: 1.., .. } => Err(format!("{frame:?} is changed while the device writes it")),
             Uses { sends: 1.., .. } => Err(format!("{frame:?} is changed while it waits to be sent")),
-            Uses { device_reads: 1.., .. } => Err(format!("{frame:?} is changed while the device reads into it")),
+            _ if self.is_being_read(frame, start, len) => {
+                Err(format!("{frame:?} is changed while the device reads into it"))
+            }
             _ => Ok(range),
         }
     }
@@ -117,7 +129,7 @@ impl Frames {
     /// The bytes, if they are defined.
     pub fn read(&self, frame: FrameId, start: u16, len: u16) -> Result<&[u8], String> {
         let range = self.range(frame, start, len)?;
-        if self.uses[frame.0 as usize].device_reads > 0 {
+        if self.is_being_read(frame, start, len) {
             return Err(format!("{frame:?} is used while the device reads into it"));
         }
         Ok(&self.bytes[range])
@@ -172,9 +184,7 @@ impl Frames {
             let range = self.writable(s.frame, s.start, s.len)?;
             self.bytes[range].fill(GARBAGE);
         }
-        for s in segments {
-            self.uses(s.frame).device_reads += 1;
-        }
+        self.reading.extend_from_slice(segments);
         Ok(())
     }
 
@@ -187,13 +197,14 @@ impl Frames {
                 self.bytes[start..start + len].copy_from_slice(&data[at..at + len]);
             }
             at += len;
-            self.uses(s.frame).device_reads -= 1;
+            let place = self.reading.iter().position(|reading| reading == s).expect("it was begun");
+            self.reading.swap_remove(place);
         }
     }
 
     /// A part of `frame` waits to be sent.
     pub fn begin_send(&mut self, frame: FrameId) -> Verdict {
-        self.read(frame, 0, 0)?;
+        self.read(frame, 0, BLOCK as u16)?;
         self.uses(frame).sends += 1;
         Ok(())
     }

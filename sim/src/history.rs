@@ -213,15 +213,15 @@ impl History {
         }
     }
 
-    /// A flush that started at `start` succeeded: everything that it covers must be on the medium.
-    pub fn flushed(&mut self, medium: &Medium, start: Step, horizon: Step) -> Verdict {
+    /// A flush that started at `start` succeeded: everything that it covers must be on the medium, if that is known.
+    pub fn flushed(&mut self, medium: Option<&Medium>, start: Step, horizon: Step) -> Verdict {
         let mut wrong = Ok(());
         let trims = if self.trims_drop_flushing { NEVER } else { start };
         let pages = &mut self.pages;
         self.uncertain.retain(|&number| {
             let page = pages.get_mut(&number).expect("an uncertain page");
             page.iter_mut().for_each(|cell| cell.flushed(start, trims, horizon));
-            if wrong.is_ok() {
+            if let Some(medium) = medium.filter(|_| wrong.is_ok()) {
                 wrong = check_block(number, page, medium);
             }
             page.iter_mut().for_each(|cell| cell.prune(horizon));
@@ -435,16 +435,16 @@ mod tests {
     fn a_flush_wants_the_last_write_on_the_medium() {
         let (mut h, mut medium) = (History::default(), Medium::default());
         write(&mut h, 1, 1, 2);
-        assert!(h.flushed(&medium, 3, 3).is_err());
+        assert!(h.flushed(Some(&medium), 3, 3).is_err());
         let (mut h, _) = (History::default(), ());
         write(&mut h, 1, 1, 2);
         put(&mut medium, 1, Fate::Volatile);
-        assert!(h.flushed(&medium, 2, 3).is_ok(), "it was acknowledged after the flush began");
-        assert!(h.flushed(&medium, 3, 3).is_err(), "zeros could survive");
+        assert!(h.flushed(Some(&medium), 2, 3).is_ok(), "it was acknowledged after the flush began");
+        assert!(h.flushed(Some(&medium), 3, 3).is_err(), "zeros could survive");
         medium.flush(9);
         let mut h = History::default();
         write(&mut h, 1, 1, 2);
-        assert!(h.flushed(&medium, 3, 3).is_ok());
+        assert!(h.flushed(Some(&medium), 3, 3).is_ok());
         assert!(h.uncertain.is_empty());
     }
 
@@ -453,7 +453,7 @@ mod tests {
         let (mut h, mut medium) = (History::default(), Medium::default());
         write(&mut h, 1, 1, 2);
         put(&mut medium, 1, Fate::Durable);
-        h.flushed(&medium, 3, 3).unwrap();
+        h.flushed(Some(&medium), 3, 3).unwrap();
         write(&mut h, 2, 4, 5);
         put(&mut medium, 2, Fate::Volatile);
         medium.power_cut(&mut Rng::new(3));
@@ -462,7 +462,7 @@ mod tests {
             cell::value(medium.block(0).unwrap()[0].survivors().next().unwrap().bytes().get(..128).unwrap(), 0);
         assert!(read(&mut h, survivor.unwrap(), 6, 7) && !read(&mut h, 3 - survivor.unwrap(), 6, 7));
         write(&mut h, 3, 8, 9);
-        h.flushed(&medium, 10, 10).unwrap_err();
+        h.flushed(Some(&medium), 10, 10).unwrap_err();
     }
 
     #[test]
@@ -504,7 +504,7 @@ mod tests {
         }
         h.end_loss(3, loss.1);
         assert!(read(&mut h, ZERO, 20, 21) && !read(&mut h, 2, 22, 23), "what was read stays");
-        h.flushed(&medium, 24, 24)
+        h.flushed(Some(&medium), 24, 24)
     }
 
     #[test]
@@ -522,7 +522,7 @@ mod tests {
         write(&mut h, 1, 1, 2);
         h.begin_loss(2, 3);
         h.end_loss(2, 4);
-        h.flushed(&medium, 5, 5).unwrap();
+        h.flushed(Some(&medium), 5, 5).unwrap();
         assert!(read(&mut h, ZERO, 6, 7));
         assert!(!read(&mut h, 1, 8, 9));
     }

@@ -322,7 +322,7 @@ impl World {
         let state = &mut self.volumes[volume.0 as usize];
         if flushes {
             // Data acknowledged under the old mode is on the medium, whatever that mode promised.
-            state.history.flushed(self.disk.medium(volume), start, horizon)?;
+            state.history.flushed(Some(self.disk.medium(volume)), start, horizon)?;
         }
         state.mode = mode;
         if mode == WriteCache::None {

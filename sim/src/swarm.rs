@@ -38,6 +38,8 @@ pub enum Worlds {
     Server,
     /// Several machines: a server, and gateways whose volumes live on it.
     Machines,
+    /// Several machines that off-load writes to one another.
+    Stores,
 }
 
 /// Runs the world of `seed`; `sink` sees each line of its trace.
@@ -59,11 +61,19 @@ pub fn run_machines(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink
     ended(seed, verdict, world.trace(), world.stats())
 }
 
+/// The same for a world of machines that off-load writes to one another.
+pub fn run_stores(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = machines::World::with_stores(seed, sink);
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
 /// The same for one of these worlds.
 pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
     match worlds {
         Worlds::Server => run(seed, sink),
         Worlds::Machines => run_machines(seed, None, sink),
+        Worlds::Stores => run_stores(seed, sink),
     }
 }
 

@@ -10,10 +10,11 @@
 
 use engine::control::Command;
 use engine::cpu::Scheduler;
-use engine::disk::{Io, Op};
+use engine::disk::{Io, Op, Segment};
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, TenantId};
 use engine::nbd::{Header, Kind, Parsed, parse};
+use engine::offload::Sum;
 use engine::units::Nanos;
 use engine::{Action, EVENT_UNITS_MAX, Event, Receive, Server};
 
@@ -112,6 +113,11 @@ impl Driver for World {
 
     fn now(&self) -> Nanos {
         self.now
+    }
+
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Verdict {
+        sum.add(self.frames.read(segment.frame, segment.start, segment.len)?);
+        Ok(())
     }
 
     fn before(&mut self, event: &Event<'_>) {

@@ -25,6 +25,7 @@ pub enum Line {
     Sent(ConnId, u64),
     Closed(ConnId),
     IoDone(IoId, Result<(), Errno>),
+    Summed(IoId, u32),
     Control(u64, String),
     Work(TenantId),
     Targets,
@@ -57,6 +58,7 @@ impl Line {
             Event::IoDone { io, result, .. } => Line::IoDone(io, result),
             Event::Control { token, ref command } => Line::Control(token, format!("{command:?}")),
             Event::Work { tenant } => Line::Work(tenant),
+            Event::Summed { io, sum } => Line::Summed(io, sum),
             Event::Targets(_) => Line::Targets,
             Event::Upstream { volume, ref event } => Line::Upstream(volume, format!("{event:?}")),
             Event::Timer => Line::Timer,
@@ -72,7 +74,7 @@ impl Line {
         matches!(
             self,
             Attach(..) | Header(..) | Garbage(_) | Payload(..) | Discarded(..) | Sent(..) | Closed(_) | IoDone(..)
-        ) || matches!(self, Control(..) | Work(_) | Targets | Upstream(..) | Timer)
+        ) || matches!(self, Control(..) | Work(_) | Summed(..) | Targets | Upstream(..) | Timer)
     }
 }
 

@@ -180,7 +180,7 @@ mod tests {
 
     fn io(op: Op, block: u64) -> Io {
         let segments = vec![Segment::whole(FrameId(1))];
-        Io { op, volume: VolumeId(0), offset: block * BLOCK, len: BLOCK, segments }
+        Io { op, volume: VolumeId(0), offset: block * BLOCK, len: BLOCK, segments, head: Vec::new() }
     }
 
     #[test]

@@ -164,6 +164,8 @@ pub struct Stats {
     pub device_requests: u64,
     /// Failed device requests.
     pub faults: u64,
+    /// Bytes that were in stores at the most, on all machines.
+    pub away_bytes: u64,
     /// Virtual time.
     pub time_ns: Nanos,
 }
@@ -515,7 +517,7 @@ impl World {
             Action::Submit(io) => self.submit(io),
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Upstream { .. } => unreachable!("no volume is on another server"),
@@ -637,7 +639,7 @@ impl World {
         let horizon = self.horizon(volume);
         let medium = self.disk.medium(volume);
         let volume = &mut self.volumes[volume.0 as usize];
-        if volume.flush_counts(start) { volume.history.flushed(medium, start, horizon) } else { Ok(()) }
+        if volume.flush_counts(start) { volume.history.flushed(Some(medium), start, horizon) } else { Ok(()) }
     }
 
     /// A random time from now, at most `most_ns` later.

@@ -16,6 +16,7 @@ use crate::disk::Window;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
+use crate::offload::{Recovered, Settings, Setup, StoreId};
 use crate::units::Nanos;
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
@@ -82,6 +83,17 @@ pub enum Command {
     Curve(VolumeId, Option<EvictionPolicy>),
     /// Report the latest windows in which a tenant missed its guarantee.
     Violations(TenantId),
+    /// From now on writes may be off-loaded. The volumes that lead to the stores are open: on other servers, of a
+    /// tenant without other volumes, without clients. Volumes with a [`VolumeSpec::offload`] may be open, or are opened
+    /// later; their requests wait until the stores are ready.
+    StartOffload(Box<Setup>),
+    /// Change when writes are off-loaded and brought home. The number of copies stays.
+    SetOffload(Settings),
+    /// A store that was missing at the start can be reached: what it has.
+    StoreArrived(StoreId, Box<Recovered>),
+    /// Off-load no more, and bring everything home. Answered when nothing is in any store: nothing refers to the stores
+    /// any more then.
+    EndOffload,
     /// Refuse new requests, finish received ones, flush all volumes. Answered with [`Report::Drained`].
     Drain,
 }

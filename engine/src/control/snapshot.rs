@@ -5,6 +5,7 @@ use crate::disk::WindowCounts;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
+use crate::offload::OffloadStats;
 use crate::stats::OpStats;
 use crate::units::Nanos;
 use crate::upstream::UpstreamStats;
@@ -62,6 +63,8 @@ pub struct VolumeStats {
     pub prefetch_wasted_blocks: u64,
     /// The server that has it, if it is not on the disk.
     pub upstream: Option<UpstreamStats>,
+    /// Bytes whose newest content is in off-load stores and not on the disk.
+    pub offloaded_bytes: u64,
     /// Blocks acknowledged but not written to the device.
     pub dirty_blocks: u64,
     /// Never-written bytes, which read as zero.
@@ -200,4 +203,6 @@ pub struct Snapshot {
     pub time: DiskTime,
     /// The most recent slices, oldest first.
     pub slices: Vec<Slice>,
+    /// The state of off-loading, if writes may be off-loaded.
+    pub offload: Option<OffloadStats>,
 }

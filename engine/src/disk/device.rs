@@ -30,6 +30,10 @@ pub(crate) enum Purpose {
     Sync { internal: bool },
     /// The range operation (TRIM, WRITE_ZEROES) with this number.
     Range(Ticket),
+    /// The copy of off-loaded content with this number: it is read from a store, or written to the base.
+    Reclaim(u32),
+    /// A record or, without a number, a superblock in the log of a store.
+    Log(u8, Option<u64>),
 }
 
 /// The largest read or write of a volume that is elsewhere, bytes: a network's delay hardly counts.
@@ -64,6 +68,10 @@ pub(crate) struct Slot {
     pub(crate) parent: Option<IoId>,
     /// It is a transfer with parts.
     pub(crate) split: Option<Split>,
+    /// It is not one of the device's.
+    pub(crate) is_elsewhere: bool,
+    /// The store and the position that it reads.
+    pub(crate) reads: Option<(u8, u64)>,
 }
 
 /// What became of the parts of a transfer so far.
@@ -75,12 +83,22 @@ pub(crate) struct Split {
     pub(crate) result: Result<(), Errno>,
     /// Failures of the target when the first part was submitted to the device.
     pub(crate) failures: Option<Failures>,
+    /// A store did not deliver its part.
+    pub(crate) unread: bool,
+    /// How often the transfer was divided.
+    pub(crate) tries: u8,
+}
+
+impl Default for Split {
+    fn default() -> Split {
+        Split { left: 0, result: Ok(()), failures: None, unread: false, tries: 0 }
+    }
 }
 
 impl Default for Slot {
     fn default() -> Self {
         Slot {
-            io: Io { op: Op::Read, volume: VolumeId(0), offset: 0, len: 0, segments: Vec::new() },
+            io: Io { op: Op::Read, volume: VolumeId(0), offset: 0, len: 0, head: Vec::new(), segments: Vec::new() },
             purpose: Purpose::Fill,
             tenant: TenantId(0),
             parts: Vec::new(),
@@ -94,6 +112,8 @@ impl Default for Slot {
             failures: 0,
             parent: None,
             split: None,
+            is_elsewhere: false,
+            reads: None,
         }
     }
 }
@@ -209,11 +229,13 @@ impl Device {
         slot.io.volume = volume;
         slot.io.offset = 0;
         slot.io.len = 0;
+        slot.io.head.clear();
         slot.io.segments.clear();
         slot.parts.clear();
         slot.purpose = purpose;
         slot.tenant = tenant;
         (slot.parent, slot.split) = (None, None);
+        (slot.is_elsewhere, slot.reads) = (false, None);
         IoId(id)
     }
 
@@ -255,6 +277,7 @@ impl Device {
     pub(crate) fn submit_elsewhere(&mut self, now: Nanos, io: IoId, failures: Failures) {
         let slot = &mut self.slots[io.0];
         (slot.arrived, slot.submitted, slot.others_ns, slot.failures) = (now, now, 0, failures);
+        slot.is_elsewhere = true;
     }
 
     /// Such a request completed.
@@ -267,6 +290,7 @@ impl Device {
     pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let slot = &mut self.slots[io.0];
         let tenant = slot.tenant;
+        slot.is_elsewhere = false;
         slot.arrived = now;
         slot.urgent.set(urgent);
         slot.others_ns = self.scheduler.books.others_ns(now, tenant);
@@ -344,6 +368,12 @@ impl Device {
             self.delivered(now, tenant, bytes);
         }
         served
+    }
+
+    /// Requests of a tenant that the device is not keeping up with: queued or in the device. While others own the disk,
+    /// those that were left when it last did: what has arrived since waits for its slice, which is no overload.
+    pub(crate) fn load(&self, tenant: TenantId) -> u32 {
+        self.scheduler.load(tenant)
     }
 
     /// Frees the slot of a request.

@@ -55,8 +55,10 @@ pub struct Io {
     pub volume: VolumeId,
     /// First byte in the volume.
     pub offset: u64,
-    /// Bytes; for reads and writes, the sum over `segments`.
+    /// Bytes; for reads and writes, the sum over `head` and `segments`.
     pub len: u64,
+    /// Bytes that a write to another server has before those of the segments: a header, at most a block.
+    pub head: Vec<u8>,
     /// The data in memory, in order; empty for operations other than reads and writes.
     pub segments: Vec<Segment>,
 }

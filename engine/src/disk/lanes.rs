@@ -38,6 +38,8 @@ pub(crate) struct Lane {
     hung: u32,
     hung_ns: Nanos,
     hung_at: Nanos,
+    /// Requests that were left when another tenant was served after it.
+    left: usize,
 }
 
 impl Lane {
@@ -61,6 +63,10 @@ impl Lane {
         self.in_device_ns.saturating_sub(self.hung_ns)
     }
 
+    fn outstanding(&self) -> usize {
+        self.queue.len() + self.in_service() as usize
+    }
+
     /// Whether no request is queued, and none in the device except hung ones.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.in_service() == 0
@@ -82,6 +88,8 @@ pub(crate) struct Lanes {
     /// Requests in the device that this policy submitted and that do not hang.
     in_service: u32,
     hung: u32,
+    /// The tenant that was served last.
+    served: Option<TenantId>,
 }
 
 /// Maximum number of requests of one tenant in a device of this depth, in which requests of other tenants occupy
@@ -103,6 +111,7 @@ impl Lanes {
             in_device: 0,
             in_service: 0,
             hung: 0,
+            served: None,
         }
     }
 
@@ -154,6 +163,12 @@ impl Lanes {
 
     /// Submits the tenant's next request, of one direction only if that is given.
     pub(crate) fn submit(&mut self, tenant: TenantId, only: Option<Direction>) -> Entry {
+        if self.served != Some(tenant)
+            && let Some(before) = self.served.replace(tenant)
+            && let Some(before) = self.lanes.get_mut(before)
+        {
+            before.left = before.outstanding();
+        }
         let lane = &mut self.lanes[tenant];
         let entry = lane.queue.pop_of(only).expect("a queued request");
         lane.in_device += 1;
@@ -203,6 +218,14 @@ impl Lanes {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &Lane)> {
         self.lanes.iter()
+    }
+
+    /// The requests of a tenant that are not complete: all of them if it was served last, otherwise those that were
+    /// left then, and are still.
+    pub(crate) fn load(&self, tenant: TenantId) -> u32 {
+        let Some(lane) = self.lanes.get(tenant) else { return 0 };
+        let left = if self.served.is_none_or(|served| served == tenant) { usize::MAX } else { lane.left };
+        lane.outstanding().min(left) as u32
     }
 
     /// Queued requests.

@@ -273,6 +273,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.lanes.waiting()
     }
 
+    /// Requests of a tenant that the device does not keep up with: [`Lanes::load`].
+    pub(crate) fn load(&self, tenant: TenantId) -> u32 {
+        self.lanes.load(tenant)
+    }
+
     /// Requests in the device.
     pub(crate) fn in_device(&self) -> u32 {
         self.lanes.in_device()

@@ -30,13 +30,13 @@
 //! Source: Everest, section 3. Batches of writes in one record, epochs with links, and remembered deletions without the
 //! name of their store are ours. Downside: one old version that stays delays the deletion of all covered later ones.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "route, which is to use it, does not yet"))]
-
 mod log;
 mod ranges;
+mod reclaim;
 mod record;
 mod recovery;
 mod start;
+mod stats;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -45,15 +45,16 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use log::{STORE_BYTES_MIN, log_bytes};
+pub(crate) use reclaim::Reclaim;
 pub use record::{HEADER, HeaderBytes, SUPERBLOCK, Sum, SuperblockBytes};
 pub use recovery::{Recovered, Scan, Unusable};
-pub use start::{Initial, Past};
+pub use start::{Initial, Past, Setup};
+pub use stats::{Decided, OffloadStats, StoreStats};
 pub use store::StoreId;
 
-use crate::ids::{IoId, VolumeId};
+use crate::ids::{IoId, VolumeKey};
 use crate::slab::{Slab, Table};
 use crate::units::{Nanos, SECOND};
-use log::RECORD_BYTES_MAX;
 use ranges::{Id, Ranges};
 use record::Stored;
 use store::{Pending, State, Store, What};
@@ -62,6 +63,10 @@ use store::{Pending, State, Store, What};
 pub const COPIES_MAX: usize = 2;
 /// Stores of a disk, at most.
 pub const STORES_MAX: usize = 16;
+/// Bytes of a write, at most: larger ones are divided.
+pub(crate) const WRITE_BYTES_MAX: u64 = 256 * 1024;
+/// Precision of the age of content.
+const MARK_NS: Nanos = SECOND;
 /// Bits of a version's counter; the others are the incarnation.
 const COUNTER_BITS: u32 = 40;
 /// Time after which a tail that has moved is made durable, if no write is on its way. Until then, recovery reads more
@@ -81,6 +86,8 @@ pub struct Settings {
     pub base_threshold: u32,
     /// Requests at a store from which on no writes are off-loaded to it.
     pub store_threshold: u32,
+    /// Content of a tenant that is copied home at the same time while it has no other requests.
+    pub reclaim_depth: u32,
     /// Off-loaded bytes of a volume, at most.
     pub limit_bytes: u64,
 }
@@ -119,21 +126,12 @@ pub(crate) struct Record<'a> {
     pub(crate) ios: &'a [IoId],
 }
 
-/// Content that is to be copied to the base.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reclaim {
-    pub(crate) volume: VolumeId,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    number: u64,
-}
-
 /// Where a part of a range is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Source {
     /// At the same place of the base.
     Base,
-    /// In a store, from this byte on.
+    /// In the log of a store, from this position on.
     Store(StoreId, u64),
     /// In stores that are away.
     Away,
@@ -190,8 +188,6 @@ fn of_place(place: u64) -> (StoreId, u64) {
 /// The off-loaded content of a volume.
 #[derive(Default, Debug)]
 struct Volume {
-    /// Stable number, in the logs.
-    key: u32,
     ranges: Ranges,
     /// Versions by number: on their way to stores.
     writing: BTreeMap<u64, Id>,
@@ -220,23 +216,6 @@ impl Volume {
     }
 }
 
-/// The state of one store, for operators.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StoreStats {
-    /// Whether writes are sent to it.
-    pub is_open: bool,
-    /// Whether its content is unknown.
-    pub is_missing: bool,
-    /// Bytes whose newest content it has.
-    pub offloaded_bytes: u64,
-    /// Bytes of its log in use, and all.
-    pub used_bytes: u64,
-    /// Bytes of its log.
-    pub log_bytes: u64,
-    /// Requests that wait or are on their way.
-    pub load: u32,
-}
-
 /// A record of remembered deletions. It is needed until each of its versions is deleted wherever it was.
 #[derive(Debug)]
 struct Pin {
@@ -263,7 +242,7 @@ pub(crate) struct Offload {
     settings: Settings,
     now: Nanos,
     stores: Vec<Store>,
-    volumes: Table<VolumeId, Volume>,
+    volumes: Table<VolumeKey, Volume>,
     versions: Slab<Version>,
     /// Of this process.
     first_number: u64,
@@ -272,43 +251,67 @@ pub(crate) struct Offload {
     actions: VecDeque<Action>,
     /// When a moved tail is made durable.
     tail_at: Option<Nanos>,
+    /// Everything is brought home, and nothing else is off-loaded.
+    is_ending: bool,
+    /// Times, at least [`MARK_NS`] apart, and the next number at each, from the oldest content that is away on.
+    marks: VecDeque<(Nanos, u64)>,
+    written_bytes: u64,
+    reclaimed_bytes: u64,
+    decided: Decided,
+    switches: u64,
 }
 
 impl Offload {
     /// Off-loaded bytes of a volume: newest content that the base does not have.
-    pub(crate) fn away_bytes(&self, volume: VolumeId) -> u64 {
+    pub(crate) fn away_bytes(&self, volume: VolumeKey) -> u64 {
         self.volumes.get(volume).map_or(0, |state| state.away_bytes)
     }
 
     /// Whether stores may have a version of any byte of the volume.
-    pub(crate) fn has_versions(&self, volume: VolumeId) -> bool {
+    #[cfg(test)]
+    pub(crate) fn has_versions(&self, volume: VolumeKey) -> bool {
         self.volumes.get(volume).is_some_and(|state| !state.ranges.is_empty() || !state.failed.is_empty())
     }
 
-    /// Where a write of `start..end` goes, with `base_load` requests at the base.
-    pub(crate) fn choose(&self, volume: VolumeId, start: u64, end: u64, base_load: u32) -> Choice {
+    /// Whether a version of any byte may be in a store.
+    pub(crate) fn overlaps(&self, volume: VolumeKey, start: u64, end: u64) -> bool {
+        let Some(state) = self.volumes.get(volume) else { return false };
+        let has_failed = || state.failed.values().any(|&(from, to)| from < end && start < to);
+        state.ranges.overlaps(start, end) || has_failed()
+    }
+
+    /// Where a write of `start..end` goes, at most [`WRITE_BYTES_MAX`], with `base_load` requests at the base.
+    pub(crate) fn choose(&mut self, volume: VolumeKey, start: u64, end: u64, base_load: u32) -> Choice {
         let Some(state) = self.volumes.get(volume) else { return Choice::Base };
-        let has_failed = state.failed.values().any(|&(from, to)| from < end && start < to);
         let bytes = end - start;
-        let is_small = bytes <= RECORD_BYTES_MAX - HEADER as u64;
+        debug_assert!(bytes <= WRITE_BYTES_MAX);
         let able = self.stores.iter().filter(|store| store.takes(bytes));
-        if (state.ranges.overlaps(start, end) || has_failed) && !planted!(BaseWrittenWhileAway) {
-            let is_possible = able.count() >= self.settings.copies && is_small;
-            return if is_possible { Choice::Stores } else { Choice::Wait };
+        if self.overlaps(volume, start, end) && !planted!(BaseWrittenWhileAway) {
+            return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
-        let limit = self.settings.store_threshold.min(base_load);
-        let idle = able.filter(|store| store.load() < limit).count();
         let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
-        let is_peak = base_load > self.settings.base_threshold && !is_limited && is_small;
-        if is_peak && idle >= self.settings.copies { Choice::Stores } else { Choice::Base }
+        let limit = self.settings.store_threshold.min(base_load);
+        let idle = able.clone().filter(|store| store.load() < limit).count();
+        let is_wanted = base_load > self.settings.base_threshold && !is_limited && !self.is_ending;
+        let is_peak = is_wanted && idle >= self.settings.copies;
+        if is_peak != self.decided.is_peak {
+            let store_load = able.map(Store::load).min();
+            self.decided = Decided { is_peak, base_load, store_load, is_limited };
+            self.switches += 1;
+        }
+        if is_peak { Choice::Stores } else { Choice::Base }
     }
 
     /// Takes a write for which [`Offload::choose`] says `Stores`; its data stays as it is until it is done. No other
     /// write that overlaps it is on its way.
-    pub(crate) fn write(&mut self, now: Nanos, volume: VolumeId, io: IoId, start: u64, end: u64) {
+    pub(crate) fn write(&mut self, now: Nanos, volume: VolumeKey, io: IoId, start: u64, end: u64) {
         self.now = self.now.max(now);
         let (bytes, number) = (end - start, self.next_number);
         self.next_number += 1;
+        self.written_bytes += bytes;
+        if self.marks.back().is_none_or(|&(at, _)| at + MARK_NS <= now) {
+            self.marks.push_back((now, number));
+        }
         let mut stores: Vec<(u32, u64, u8)> = (0..self.stores.len() as u8)
             .filter(|&at| self.stores[at as usize].takes(bytes))
             .map(|at| (self.stores[at as usize].load(), self.stores[at as usize].log.used(), at))
@@ -327,7 +330,7 @@ impl Offload {
             ..Version::default()
         };
         let copies = self.settings.copies as u8;
-        let stored = Stored { version: number, key: self.volumes[volume].key, start, len: bytes as u32, copies };
+        let stored = Stored { version: number, key: volume.0, start, len: bytes as u32, copies };
         for &(.., store) in &stores {
             self.stores[store as usize].push(Pending { id, io, stored });
         }
@@ -416,7 +419,7 @@ impl Offload {
             return;
         }
         let Some(io) = version.io.take() else { return };
-        let (volume, number) = (VolumeId(version.volume), version.number);
+        let (volume, number) = (VolumeKey(version.volume), version.number);
         let range = (version.start, version.end());
         let state = &mut self.volumes[volume];
         state.writing.remove(&number);
@@ -437,7 +440,7 @@ impl Offload {
     /// A version is the newest content of its range.
     fn took_effect(&mut self, id: Id) {
         let Version { number, volume, start, len, .. } = self.versions[id];
-        let state = &mut self.volumes[VolumeId(volume)];
+        let state = &mut self.volumes[VolumeKey(volume)];
         let (versions, stores) = (&mut self.versions, &mut self.stores);
         state.ranges.cover(start, start + u64::from(len), id, |older, bytes, is_home| {
             let version = &mut versions[older];
@@ -458,67 +461,10 @@ impl Offload {
         count(stores, &versions[id], u64::from(len), true);
     }
 
-    /// The base has what was to be reclaimed durably.
-    pub(crate) fn brought_home(&mut self, now: Nanos, reclaim: Reclaim) {
-        self.now = self.now.max(now);
-        let Reclaim { volume, start, end, number, .. } = reclaim;
-        self.reclaim_ended(reclaim);
-        let Some(state) = self.volumes.get_mut(volume) else { return };
-        let newest = state.ranges.parts(start, end).filter_map(|part| part.version);
-        let is_meant = |&id: &Id| self.versions[id].number == number || planted!(NewerReclaimed);
-        let ids: BTreeSet<Id> = newest.filter(is_meant).collect();
-        for id in ids {
-            let bytes = state.ranges.brought_home(start, end, id);
-            let version = &mut self.versions[id];
-            version.live -= bytes as u32;
-            state.away_bytes -= bytes;
-            count(&mut self.stores, version, bytes, false);
-            if version.live == 0 && bytes > 0 {
-                state.die(version.number, id);
-            }
-        }
-        self.settle();
-    }
-
-    /// The oldest content of a volume that is away, unless a range that overlaps it is being reclaimed. Content of
-    /// which a store that is away has a copy comes first.
-    pub(crate) fn next_to_reclaim(&mut self, volume: VolumeId) -> Option<Reclaim> {
-        if !self.is_ready(volume) {
-            return None;
-        }
-        let away = self.mask(|store| !store.is_open());
-        let missing = self.mask(|store| store.state == State::Missing);
-        let (state, versions) = (&self.volumes[volume], &self.versions);
-        let is_free = |&&id: &&Id| {
-            let version = &versions[id];
-            !state.reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
-        };
-        let has_copy = |id: &Id, stores: u16| versions[*id].copies_in(stores) > 0;
-        let candidates = || state.live.values().filter(is_free);
-        let is_vulnerable = |id: &&Id| has_copy(id, !away) && versions[**id].stores & away != 0;
-        let vulnerable = || candidates().find(is_vulnerable).filter(|_| away != 0);
-        // A store that cannot be written can perhaps be read.
-        let near = || candidates().find(|id| has_copy(id, !away));
-        let any = || candidates().find(|id| has_copy(id, !missing));
-        let &id = vulnerable().or_else(near).or_else(any)?;
-        let version = &versions[id];
-        let (start, end) = state.ranges.away(version.start, version.end(), id).next()?;
-        let reclaim = Reclaim { volume, start, end, number: version.number };
-        self.volumes[volume].reclaiming.push(reclaim);
-        Some(reclaim)
-    }
-
-    /// A reclaim was given up: nothing of it is on its way to the base any more.
-    pub(crate) fn reclaim_ended(&mut self, reclaim: Reclaim) {
-        if let Some(state) = self.volumes.get_mut(reclaim.volume) {
-            state.reclaiming.retain(|&other| other != reclaim);
-        }
-    }
-
     /// The parts of `start..end`, in order, and where each is.
     pub(crate) fn parts(
         &self,
-        volume: VolumeId,
+        volume: VolumeKey,
         start: u64,
         end: u64,
     ) -> impl Iterator<Item = (u64, u64, Source)> + '_ {
@@ -540,7 +486,76 @@ impl Offload {
             (!state.is_open(), state.load())
         });
         let Some((store, at)) = best else { return Source::Away };
-        Source::Store(store, self.stores[store.0 as usize].log.place(at + part.start - version.start))
+        Source::Store(store, at + part.start - version.start)
+    }
+
+    /// The first byte on the store of a position in its log.
+    pub(crate) fn place(&self, store: StoreId, at: u64) -> u64 {
+        self.stores[store.0 as usize].log.place(at)
+    }
+
+    /// A position is going to be read: what is there stays until [`Offload::read_ended`].
+    pub(crate) fn read_begins(&mut self, store: StoreId, at: u64) {
+        self.stores[store.0 as usize].log.need(at);
+    }
+
+    /// That read has ended. If it failed, the store is not used before its log has been opened again.
+    pub(crate) fn read_ended(&mut self, now: Nanos, store: StoreId, at: u64, is_good: bool) {
+        self.now = self.now.max(now);
+        self.stores[store.0 as usize].log.release(at);
+        if !is_good && self.stores[store.0 as usize].is_open() {
+            self.store_failed(store);
+            self.close_if_drained(store);
+        }
+        self.settle();
+    }
+
+    /// Stores that have each write.
+    pub(crate) fn copies(&self) -> usize {
+        self.settings.copies
+    }
+
+    /// Changes when writes are off-loaded and brought home.
+    pub(crate) fn set(&mut self, settings: Settings) {
+        self.settings = Settings { copies: self.settings.copies, ..settings };
+    }
+
+    /// From now on nothing is off-loaded but what must be.
+    pub(crate) fn end(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// Whether nothing is in stores any more after [`Offload::end`].
+    pub(crate) fn is_over(&self) -> bool {
+        let is_busy = |store: &Store| store.superblock.is_some() || !store.appends.is_empty();
+        self.is_ending && !self.any_versions() && !self.stores.iter().any(is_busy)
+    }
+
+    fn any_versions(&self) -> bool {
+        let is_empty = |state: &Volume| state.ranges.is_empty() && state.failed.is_empty() && state.writing.is_empty();
+        !self.volumes.values().all(is_empty)
+    }
+
+    /// A volume of the disk.
+    pub(crate) fn add_volume(&mut self, volume: VolumeKey) {
+        if !self.volumes.contains(volume) {
+            self.volumes.insert(volume, Volume::default());
+        }
+    }
+
+    /// A volume was deleted: nobody wants its content.
+    pub(crate) fn drop_volume(&mut self, now: Nanos, volume: VolumeKey) {
+        self.now = self.now.max(now);
+        let Some(state) = self.volumes.get_mut(volume) else { return };
+        for id in state.live.values().copied().collect::<Vec<_>>() {
+            let version = &mut self.versions[id];
+            let bytes = state.ranges.brought_home(version.start, version.end(), id);
+            version.live = 0;
+            state.away_bytes -= bytes;
+            count(&mut self.stores, version, bytes, false);
+            state.die(version.number, id);
+        }
+        self.settle();
     }
 
     /// The stores of which something holds.
@@ -603,7 +618,7 @@ impl Offload {
     fn delete_again(&mut self, store: StoreId, id: Id) {
         let version = &mut self.versions[id];
         version.deleting &= !store.bit();
-        self.volumes[VolumeId(version.volume)].undeleted.insert(version.number);
+        self.volumes[VolumeKey(version.volume)].undeleted.insert(version.number);
     }
 
     /// A store does not remember the deletion of a version.
@@ -624,7 +639,7 @@ impl Offload {
         }
         let Version { number, volume, start, stores, is_failed, .. } = *version;
         let (end, copies) = (version.end(), version.copies);
-        let state = &mut self.volumes[VolumeId(volume)];
+        let state = &mut self.volumes[VolumeKey(volume)];
         if is_failed {
             state.failed.remove(&number);
         } else {

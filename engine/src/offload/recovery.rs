@@ -49,7 +49,7 @@ pub(super) struct Found {
 }
 
 /// The content of a store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Recovered {
     pub(super) superblock: Superblock,
     /// Position behind the last record.

@@ -7,13 +7,28 @@ use super::ranges::Id;
 use super::record::Stored;
 use super::recovery::Recovered;
 use super::store::{LATE_BYTES_MAX, Note, State, Store, StoreId};
-use super::{COPIES_MAX, COUNTER_BITS, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, of_place, place};
-use crate::ids::VolumeId;
+use super::{
+    COPIES_MAX, COUNTER_BITS, Decided, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, of_place, place,
+};
+use crate::ids::{VolumeId, VolumeKey};
 use crate::slab::{Slab, Table};
 use crate::units::Nanos;
 
+/// Where the writes of a disk may go, besides the disk.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What the operator has chosen.
+    pub settings: Settings,
+    /// What is known of earlier processes.
+    pub past: Past,
+    /// The volumes that lead to the stores, and the content of each. Their order is that of [`StoreId`].
+    pub stores: Vec<(VolumeId, Initial)>,
+    /// All volumes of the disk that may be off-loaded. What stores have of others is forgotten.
+    pub volumes: Vec<VolumeKey>,
+}
+
 /// A store of the set, as it is when the machine starts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Initial {
     /// Its content; and the incarnation of the last process that started without it and did not tell it what was
     /// deleted meanwhile ([`Offload::is_told`]), or 0.
@@ -35,14 +50,13 @@ pub struct Past {
 }
 
 impl Offload {
-    /// The client of `stores`, with what they have. `volumes` are all volumes of the disk, with their numbers in the
-    /// logs.
+    /// The client of `stores`, with what they have. `volumes` are all volumes of the disk.
     pub(crate) fn start(
         now: Nanos,
         settings: Settings,
         past: Past,
         stores: Vec<Initial>,
-        volumes: &[(VolumeId, u32)],
+        volumes: &[VolumeKey],
     ) -> Offload {
         assert!((1..=COPIES_MAX).contains(&settings.copies) && stores.len() <= STORES_MAX);
         let mut offload = Offload {
@@ -56,10 +70,14 @@ impl Offload {
             pins: Vec::new(),
             actions: VecDeque::new(),
             tail_at: None,
+            is_ending: false,
+            marks: VecDeque::new(),
+            written_bytes: 0,
+            reclaimed_bytes: 0,
+            decided: Decided::default(),
+            switches: 0,
         };
-        for &(volume, key) in volumes {
-            offload.volumes.insert(volume, Volume { key, ..Volume::default() });
-        }
+        volumes.iter().for_each(|&volume| offload.add_volume(volume));
         let mut merged = Merged::default();
         let mut stale = Vec::new();
         for (at, initial) in (0u8..).zip(stores) {
@@ -86,10 +104,12 @@ impl Offload {
         offload
     }
 
-    /// A store that was missing at the start can be reached: what it has.
-    pub(crate) fn arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) {
+    /// A store that was missing at the start can be reached: what it has. False if it was not missing.
+    pub(crate) fn arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) -> bool {
         self.now = self.now.max(now);
-        assert!(self.stores[store.0 as usize].state == State::Missing, "{store:?} is known");
+        if self.stores.get(store.0 as usize).is_none_or(|known| known.state != State::Missing) {
+            return false;
+        }
         let mut merged = Merged::default();
         self.stores[store.0 as usize].log = merged.add(store, recovered, 0);
         self.stores[store.0 as usize].notes = std::mem::take(&mut merged.notes[0]);
@@ -119,26 +139,29 @@ impl Offload {
         // What only it has does not count, so no volume waits for its new epoch.
         (state.state, state.is_new) = (State::Closed(now), false);
         self.settle();
+        true
     }
 
     /// Whether a version of an earlier process has fewer copies than it should: a store was missing at the start. As
     /// long as that is so, the next process must not start without any of the stores that this one has started with,
     /// unless even fewer copies would do.
     pub(crate) fn is_thin(&self) -> bool {
-        let is_thin = |&(number, id): &(u64, Id)| {
+        let is_thin = |&id: &Id| {
             let version = &self.versions[id];
             // The next process does not count what only stores have that were not told.
             let is_sure = |&&copy: &&u64| copy != NOWHERE && self.is_told(of_place(copy).0);
             let copies = version.copies.iter().filter(is_sure).count();
-            number < self.first_number && copies < self.settings.copies
+            copies < self.settings.copies
         };
-        self.known_versions().any(|it| is_thin(&it))
+        // Only those are looked at, since there may be millions of others.
+        let of = |versions: &BTreeMap<u64, Id>| versions.range(..self.first_number).any(|(_, &id)| is_thin(&id));
+        self.volumes.values().any(|volume| of(&volume.live) || of(&volume.dead))
     }
 
     /// Whether a volume may be served: each store that was scanned has a new epoch, and what recovery has dropped is
     /// deleted durably. Otherwise a later recovery could find something else: a write of an earlier process that landed
     /// late, or a version of which it cannot know that it was dropped.
-    pub(crate) fn is_ready(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_ready(&self, volume: VolumeKey) -> bool {
         if self.stores.iter().any(|store| store.is_new && store.state != State::Missing) {
             return false;
         }
@@ -171,7 +194,6 @@ impl Offload {
             }
             self.pins.push(Pin { on, at, numbers: numbers.clone() });
         }
-        let keys: BTreeMap<u32, VolumeId> = self.volumes.iter().map(|(volume, state)| (state.key, volume)).collect();
         let all: Vec<_> = merged.versions.iter().collect();
         let in_order: Box<dyn Iterator<Item = _>> =
             if planted!(OlderVersionWins) { Box::new(all.into_iter().rev()) } else { Box::new(all.into_iter()) };
@@ -183,7 +205,7 @@ impl Offload {
             // A process that did not know of it has gone on: what it left in its range counts.
             let was_missed = found.copies.iter().all(|(store, _)| number < merged.missed[store.0 as usize]);
             let is_deleted = merged.deleted.contains(&number) || is_partial || was_missed;
-            let volume = keys.get(&found.stored.key).copied();
+            let volume = Some(VolumeKey(found.stored.key)).filter(|&volume| self.volumes.contains(volume));
             let mut copies = [NOWHERE; COPIES_MAX];
             let mut stores = missing;
             for (free, &(store, at)) in copies.iter_mut().zip(&found.copies) {

@@ -119,8 +119,6 @@ pub(super) struct Store {
     pub(super) retry_ns: Nanos,
     /// Bytes that late writes of an earlier process may still reach behind the head.
     pub(super) margin: u64,
-    /// Requests in its disk besides ours, as its server reports.
-    pub(super) reported_load: u32,
     /// Bytes of newest content, and their versions.
     pub(super) live_bytes: u64,
 }
@@ -143,7 +141,6 @@ impl Store {
             superblock: None,
             retry_ns: RETRY_NS,
             margin,
-            reported_load: 0,
             live_bytes: 0,
         }
     }
@@ -152,10 +149,15 @@ impl Store {
         self.state == State::Open
     }
 
-    /// Writes that wait or are on their way, and what its server reports.
+    /// Writes that wait or are on their way.
     pub(super) fn load(&self) -> u32 {
         let outstanding: usize = self.appends.iter().map(|append| append.ios.len()).sum();
-        (self.pending.len() + outstanding) as u32 + self.reported_load
+        (self.pending.len() + outstanding) as u32
+    }
+
+    /// Whether it is so full that it has to be emptied whatever else there is to do.
+    pub(super) fn is_short(&self) -> bool {
+        self.log.used() > self.log.capacity() / 4 * 3
     }
 
     /// Whether another write of so many bytes may be sent to it.

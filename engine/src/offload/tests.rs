@@ -14,8 +14,7 @@ use crate::dice::Rng;
 /// A unit of the volume: large, so that the logs wrap.
 const UNIT: u64 = 32 * 1024;
 const UNITS: usize = 24;
-const VOLUME: VolumeId = VolumeId(3);
-const KEY: u32 = 77;
+const VOLUME: VolumeKey = VolumeKey(3);
 const STEPS: u32 = 500;
 const SEEDS: u64 = 150;
 const STORES: usize = 3;
@@ -99,7 +98,7 @@ fn bytes(units: (usize, usize)) -> (u64, u64) {
 }
 
 fn settings(copies: usize) -> Settings {
-    Settings { copies, base_threshold: 4, store_threshold: 12, limit_bytes: 1 << 20 }
+    Settings { copies, base_threshold: 4, store_threshold: 12, reclaim_depth: 4, limit_bytes: 1 << 20 }
 }
 
 impl World {
@@ -174,7 +173,7 @@ impl World {
              missing; {copies} copies"
         ));
         let past = Past { incarnation: self.incarnation, accepted: self.accepted, is_unfenced: self.is_foreign };
-        self.offload = Offload::start(self.now, settings(self.copies), past, stores, &[(VOLUME, KEY)]);
+        self.offload = Offload::start(self.now, settings(self.copies), past, stores, &[VOLUME]);
         self.act();
     }
 
@@ -347,7 +346,7 @@ impl World {
                 values.push(match source {
                     Source::Base => Some(self.base[(at / UNIT) as usize]),
                     Source::Store(store, _) if self.is_down[store.0 as usize] => None,
-                    Source::Store(store, offset) => Some(self.value(store, offset + at - start)),
+                    Source::Store(store, from) => Some(self.value(store, self.offload.place(store, from + at - start))),
                     Source::Away => None,
                 });
             }
@@ -492,8 +491,6 @@ impl World {
                 // Early, late, or in time.
                 let at = self.offload.poll_timeout().filter(|_| self.rng.one_in(2));
                 self.now = at.unwrap_or(self.now + (1 << self.rng.below(32))).max(self.now);
-                let store = StoreId(self.rng.below(STORES as u64) as u8);
-                self.offload.set_load(store, self.rng.below(16) as u32);
                 self.offload.timer(self.now);
                 self.act();
             }

@@ -7,10 +7,10 @@ use super::record::NOTES_MAX;
 #[cfg(test)]
 use super::store::Store;
 use super::store::{Note, State, StoreId, What};
-use super::{Action, COUNTER_BITS, Offload, Pin, StoreStats, TAIL_NS, Volume};
+use super::{Action, COUNTER_BITS, Offload, Pin, TAIL_NS, Volume};
 #[cfg(test)]
 use super::{NOWHERE, of_place};
-use crate::ids::VolumeId;
+use crate::ids::VolumeKey;
 use crate::units::Nanos;
 
 /// Dead versions of a volume that one event looks at.
@@ -80,24 +80,6 @@ impl Offload {
         Some((*offset, bytes))
     }
 
-    /// The state of a store.
-    pub(crate) fn stats(&self, store: StoreId) -> StoreStats {
-        let state = &self.stores[store.0 as usize];
-        StoreStats {
-            is_open: state.is_open(),
-            is_missing: state.state == State::Missing,
-            offloaded_bytes: state.live_bytes,
-            used_bytes: state.log.used(),
-            log_bytes: state.log.capacity(),
-            load: state.load(),
-        }
-    }
-
-    /// What its server reports of the load of a store's disk.
-    pub(crate) fn set_load(&mut self, store: StoreId, requests: u32) {
-        self.stores[store.0 as usize].reported_load = requests;
-    }
-
     /// Restores what holds between events: what can be sent is sent.
     pub(super) fn settle(&mut self) {
         self.delete_dead();
@@ -157,7 +139,7 @@ impl Offload {
 
     /// Deletes versions that are dead, in the order of their numbers, unless a lower one that was covered remains.
     fn delete_dead(&mut self) {
-        for volume in (0..self.volumes.past()).map(VolumeId) {
+        for volume in (0..self.volumes.past()).map(VolumeKey) {
             let Some(state) = self.volumes.get(volume) else { continue };
             let lowest = state.covered.first().copied().unwrap_or(u64::MAX);
             let limit = if planted!(HighestDeletedFirst) { u64::MAX } else { lowest };

@@ -10,16 +10,26 @@
 //! state. A transfer that touches several places is split: it keeps its entry in the table of requests and waits there
 //! for its parts, which have entries of their own. A flush goes to every file of the volume.
 //!
+//! Writes of a volume that may be off-loaded go to its file or to stores, its reads to where the newest content is
+//! (`offload.rs`).
+//!
 //! A volume that is on another server has an [`Upstream`], which takes its transfers whole and at once: they pass no
 //! policy, and one bounded window is their only queue.
 //!
 //! Downside: a part is not cancelled: read-ahead of a volume with places stays queued when its stream ends. Nor is that
 //! of a volume on another server.
 
+mod offload;
+
+pub(crate) use offload::Done;
+
+use std::collections::VecDeque;
+
 use crate::disk::durability::Failures;
 use crate::disk::{Device, Op, Purpose, Segment, Served, Slot, Split};
 use crate::errno::Errno;
-use crate::ids::{IoId, TenantId, VolumeId};
+use crate::ids::{IoId, TenantId, VolumeId, VolumeKey};
+use crate::offload::{Offload, StoreId};
 use crate::slab::Table;
 use crate::units::Nanos;
 use crate::upstream::{Action, Event, Upstream};
@@ -43,15 +53,36 @@ pub(crate) struct Route {
     places: Table<VolumeId, Vec<Place>>,
     /// The servers of the volumes that are elsewhere.
     upstreams: Table<VolumeId, Upstream>,
+    /// The client of the stores, if writes may be off-loaded, and the volumes that lead to them.
+    offload: Option<Offload>,
+    stores: Vec<VolumeId>,
+    /// The volumes that may be off-loaded.
+    keys: Table<VolumeId, VolumeKey>,
+    /// Transfers that wait for stores, and since when.
+    held: VecDeque<(IoId, Nanos)>,
+    /// Reads whose content is in stores that are missing.
+    lost: VecDeque<IoId>,
+    /// Content that is being written to the base, by tenant.
+    homeward: Table<TenantId, u32>,
 }
 
 impl Route {
     pub(crate) fn new(disk: Device) -> Route {
-        Route { disk, places: Table::default(), upstreams: Table::default() }
+        Route {
+            disk,
+            places: Table::default(),
+            upstreams: Table::default(),
+            offload: None,
+            stores: Vec::new(),
+            keys: Table::default(),
+            held: VecDeque::new(),
+            lost: VecDeque::new(),
+            homeward: Table::default(),
+        }
     }
 
     /// Sets where the ranges of a volume live. The places cover it without gaps.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the first users are off-load stores and stripes"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "the first users are stripes"))]
     pub(crate) fn set_places(&mut self, volume: VolumeId, places: Vec<Place>) {
         assert!(places.is_sorted_by_key(|place| place.end));
         self.places.insert(volume, places);
@@ -102,7 +133,7 @@ impl Route {
     /// When an upstream wants to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
         let upstreams = self.upstreams.iter().filter_map(|(_, upstream)| upstream.poll_timeout());
-        upstreams.chain(self.disk.poll_timeout()).min()
+        upstreams.chain(self.disk.poll_timeout()).chain(self.offload_timeout()).min()
     }
 
     /// The session of a volume's upstream is lost, and `failures` with it: the next one repeats all pending requests.
@@ -145,10 +176,13 @@ impl Route {
             self.disk.submit_elsewhere(now, io, failures);
             return upstream.submit(now, io, &self.disk.slot(io).io);
         }
+        if self.offload.is_some() && self.keys.contains(volume) {
+            return self.submit_offloading(now, io, urgent, failures);
+        }
         if self.places.past() == 0 || !self.places.contains(volume) {
             return self.disk.submit(now, io, urgent);
         }
-        self.disk.slot_mut(io).split = Some(Split { left: 0, result: Ok(()), failures: None });
+        self.disk.slot_mut(io).split = Some(Split::default());
         match self.disk.slot(io).io.op {
             Op::Flush => self.split_flush(now, io, urgent),
             Op::Read | Op::Write { .. } | Op::Zero | Op::Punch => self.split_range(now, io, urgent),
@@ -169,32 +203,38 @@ impl Route {
     fn split_range(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let volume = self.disk.slot(io).io.volume;
         let (mut at, end) = (self.disk.slot(io).io.offset, self.disk.slot(io).io.offset + self.disk.slot(io).io.len);
-        let (mut segment, mut skip) = (0, 0);
+        let mut taken = (0, 0);
         let mut place = self.places[volume].partition_point(|place| place.end <= at);
         while at < end {
             let Place { end: place_end, file, from } = self.places[volume][place];
             let begins = place.checked_sub(1).map_or(0, |before| self.places[volume][before].end);
             let past = end.min(place_end);
             let part = self.part(io, file, from + (at - begins));
-            if self.disk.slot(io).io.segments.is_empty() {
-                self.disk.slot_mut(part).io.len = past - at;
-            } else {
-                // A place may end inside a block.
-                let mut left = past - at;
-                while left > 0 {
-                    let Segment { frame, start, len } = self.disk.slot(io).io.segments[segment];
-                    let (start, rest) = (u64::from(start) + skip, u64::from(len) - skip);
-                    let takes = rest.min(left);
-                    self.disk.add_segment(part, Segment::new(frame, start, start + takes));
-                    (left, skip) = (left - takes, skip + takes);
-                    if takes == rest {
-                        (segment, skip) = (segment + 1, 0);
-                    }
-                }
-            }
+            self.take_segments(io, &mut taken, part, past - at);
             self.disk.submit(now, part, urgent);
             (at, place) = (past, place + 1);
         }
+    }
+
+    /// Gives the next `bytes` of a transfer to a part of it. `taken` are the segments that other parts have, and the
+    /// bytes of the next one: a part may end inside a block.
+    fn take_segments(&mut self, io: IoId, taken: &mut (usize, u64), part: IoId, bytes: u64) {
+        if self.disk.slot(io).io.segments.is_empty() {
+            self.disk.slot_mut(part).io.len = bytes;
+            return;
+        }
+        let (mut left, (mut segment, mut skip)) = (bytes, *taken);
+        while left > 0 {
+            let Segment { frame, start, len } = self.disk.slot(io).io.segments[segment];
+            let (start, rest) = (u64::from(start) + skip, u64::from(len) - skip);
+            let takes = rest.min(left);
+            self.disk.add_segment(part, Segment::new(frame, start, start + takes));
+            (left, skip) = (left - takes, skip + takes);
+            if takes == rest {
+                (segment, skip) = (segment + 1, 0);
+            }
+        }
+        *taken = (segment, skip);
     }
 
     /// Creates a part of a transfer.
@@ -253,22 +293,35 @@ impl Route {
         io: IoId,
         result: Result<(), Errno>,
     ) -> Option<(IoId, Served, Result<(), Errno>)> {
-        if self.upstreams.contains(self.disk.slot(io).io.volume) {
-            return Some((io, self.disk.done_elsewhere(now, io), result));
+        let Slot { purpose, parent, is_elsewhere, .. } = *self.disk.slot(io);
+        if let Purpose::Log(store, record) = purpose {
+            self.disk.forget(io);
+            self.log_written(now, StoreId(store), record, result.is_ok());
+            return None;
         }
-        let served = self.disk.done(now, since, io);
-        let Some(parent) = self.disk.slot(io).parent else { return Some((io, served, result)) };
+        let served = if is_elsewhere { self.disk.done_elsewhere(now, io) } else { self.disk.done(now, since, io) };
+        let reads = self.disk.slot_mut(io).reads.take();
+        if let Some((store, at)) = reads {
+            self.read_ended(now, StoreId(store), at, result.is_ok());
+        }
+        let Some(parent) = parent else { return Some((io, served, result)) };
         let failures = self.disk.slot(io).failures;
         self.disk.forget(io);
         let slot = self.disk.slot_mut(parent);
         let split = slot.split.as_mut().expect("a split transfer");
         split.left -= 1;
         split.result = split.result.and(result);
+        split.unread |= reads.is_some() && result.is_err();
         // The part that was submitted before most failures decides whether the transfer is trusted. The counter wraps.
         let is_earlier = |known: Failures| (failures.wrapping_sub(known) as i32) < 0;
         split.failures = split.failures.filter(|&known| !is_earlier(known)).or(Some(failures));
         slot.failures = split.failures.unwrap_or(failures);
-        (split.left == 0).then_some((parent, served, split.result))
+        let Split { left, result, unread, tries, .. } = *split;
+        if left == 0 && unread && self.may_read_again(tries) {
+            self.submit_read(now, parent, true, failures);
+            return None;
+        }
+        (left == 0).then_some((parent, served, result))
     }
 
     /// Frees the entry of a transfer.

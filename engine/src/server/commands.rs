@@ -34,6 +34,10 @@ impl Server {
             Command::SetUpstream { volume, deadline_ns, connections } => {
                 self.volumes.set_upstream(volume, deadline_ns, connections).map(done)
             }
+            Command::StartOffload(setup) => self.volumes.start_offload(*setup).map(done),
+            Command::SetOffload(settings) => self.volumes.set_offload(settings).map(done),
+            Command::StoreArrived(store, recovered) => self.volumes.store_arrived(store, *recovered).map(done),
+            Command::EndOffload => self.volumes.end_offload(token).map(later),
             Command::ClearVolume(volume) => self.volumes.clear(token, volume).map(later),
             Command::SetBudget(bytes) => self.set_budget(token, bytes).map(later),
             Command::DeclareLost(volume) => self.volumes.known(volume).map(|state| state.flushes.lost = true).map(done),

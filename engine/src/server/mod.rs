@@ -83,6 +83,7 @@ impl Server {
             Event::Control { token, command } => self.command(token, command),
             Event::Work { tenant } => volumes.work_on(tenant),
             Event::Upstream { volume, event } => volumes.upstream_event(volume, event),
+            Event::Summed { io, sum } => volumes.summed(io, sum),
             Event::Targets(targets) => self.take_targets(&targets),
             Event::Timer => self.timer_rang(),
         }
@@ -207,7 +208,7 @@ impl Server {
         }
         self.pass_on();
         // After the round too: what it submits to an upstream has no other effect.
-        while self.volumes.heed_upstreams() | self.volumes.settle_round() | self.volumes.heed_upstreams() {
+        while self.volumes.heed_others() | self.volumes.settle_round() | self.volumes.heed_others() {
             self.pass_on();
         }
         self.volumes.dispatch();
@@ -223,6 +224,7 @@ impl Server {
                 Effect::Copy { from, to, start, len } => actions.push_back(Action::Copy { from, to, start, len }),
                 Effect::Zero { frame, start, len } => actions.push_back(Action::Zero { frame, start, len }),
                 Effect::Submit(io) => actions.push_back(Action::Submit(io)),
+                Effect::Sum(io) => actions.push_back(Action::Sum(io)),
                 Effect::Work(tenant) => actions.push_back(Action::Work(tenant)),
                 Effect::Upstream(volume, request) => actions.push_back(Action::Upstream { volume, request }),
                 Effect::Gone(conn) => actions.push_back(Action::Gone(conn)),

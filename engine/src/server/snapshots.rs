@@ -113,6 +113,7 @@ impl Server {
                 .collect(),
             time: self.volumes.route.disk.time(self.volumes.now),
             slices: self.volumes.route.disk.slices(),
+            offload: self.volumes.route.offload_stats(self.volumes.now),
         };
     }
 
@@ -143,6 +144,7 @@ impl Server {
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
             upstream: self.volumes.route.upstream(volume.id()).map(Upstream::stats),
+            offloaded_bytes: self.volumes.route.away_bytes(volume.id()),
             dirty_blocks: u64::from(cached.unwritten),
             hole_bytes: volume.holes.bytes(),
             lost: volume.flushes.lost,

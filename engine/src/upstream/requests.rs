@@ -23,6 +23,8 @@ pub(super) struct Slot {
     op: Op,
     offset: u64,
     len: u64,
+    /// Bytes before those of the segments.
+    head: Vec<u8>,
     segments: Vec<Segment>,
     since: Nanos,
     /// Its place in the order of submission.
@@ -51,6 +53,7 @@ impl Default for Slot {
             op: Op::Flush,
             offset: 0,
             len: 0,
+            head: Vec::new(),
             segments: Vec::new(),
             since: 0,
             order: 0,
@@ -130,6 +133,7 @@ impl Requests {
         let slot = &mut self.slots[id];
         (slot.io, slot.op, slot.offset, slot.len) = (io, op, offset, len);
         (slot.done, slot.part, slot.flushes, slot.durable, slot.error) = (0, 0, false, false, None);
+        slot.head.clear();
         slot.segments.clear();
         slot.got.clear();
         slot.generation = slot.generation.wrapping_add(1);
@@ -140,6 +144,7 @@ impl Requests {
         let id = self.take(Some(io), request.op, request.offset, request.len);
         self.submitted += 1;
         let slot = &mut self.slots[id];
+        slot.head.extend_from_slice(&request.head);
         slot.segments.extend_from_slice(&request.segments);
         (slot.since, slot.order) = (now, self.submitted);
         self.oldest.get_or_insert(now);
@@ -255,9 +260,9 @@ impl Requests {
 
     /// The segments of `bytes` bytes of a request, from `start` on.
     pub(super) fn segments(&self, id: u32, start: u64, bytes: u64) -> impl Iterator<Item = Segment> + '_ {
-        let segments: &[Segment] = if bytes == 0 { &[] } else { &self.slots[id].segments };
-        let (mut past, end) = (0, start + bytes);
-        segments.iter().filter_map(move |segment| {
+        let slot = (bytes > 0).then(|| &self.slots[id]);
+        let (mut past, end) = (slot.map_or(0, |slot| slot.head.len() as u64), start + bytes);
+        slot.map_or(&[][..], |slot| &slot.segments).iter().filter_map(move |segment| {
             let begins = past;
             past += u64::from(segment.len);
             let (from, to, base) = (begins.max(start), past.min(end), u64::from(segment.start));
@@ -344,6 +349,9 @@ impl Upstream {
         }
         link.stream.push(Head::from(header));
         if has_payload {
+            let head = &self.requests.slots[id].head;
+            let (from, to) = (head.len().min(start as usize), head.len().min((start + part) as usize));
+            link.stream.push_bytes(&head[from..to]);
             for segment in self.requests.segments(id, start, part) {
                 link.stream.push_frame(segment);
             }

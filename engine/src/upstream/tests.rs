@@ -264,7 +264,7 @@ impl Rig {
             }
         }
         let (io, volume) = (IoId(self.ios), crate::ids::VolumeId(0));
-        self.upstream.submit(self.now, io, &Io { op, volume, offset, len, segments });
+        self.upstream.submit(self.now, io, &Io { op, volume, offset, len, segments, head: Vec::new() });
         self.heed();
         io
     }

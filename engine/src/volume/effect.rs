@@ -19,6 +19,8 @@ pub(crate) enum Effect {
     Zero { frame: FrameId, start: u16, len: u16 },
     /// Give a request to the device.
     Submit(IoId),
+    /// Compute the checksum of a request's segments, for [`Volumes::summed`](super::Volumes::summed).
+    Sum(IoId),
     /// A tenant has work for a later quantum.
     Work(TenantId),
     /// The frames of a piece of a read are to be sent. The front takes them over and frees the piece.

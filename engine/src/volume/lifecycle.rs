@@ -90,12 +90,18 @@ impl Volumes {
         if let Some(settings) = &spec.upstream {
             self.route.set_upstream(spec.volume, Upstream::new(self.now, settings.clone()));
         }
+        if let Some(key) = spec.offload {
+            self.route.set_key(spec.volume, key);
+        }
         self.cache.partition_mut(spec.tenant).volumes += 1;
         if let Some(curve) = self.curves.get_mut(spec.tenant) {
             curve.opened(spec.volume);
         }
-        let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
-        self.table.insert(volume, Volume::new(spec));
+        let (volume, tenant, unflushed, size) = (spec.volume, spec.tenant, spec.unflushed, spec.size);
+        let mut state = Volume::new(spec);
+        // The base may not know of them.
+        self.route.away(volume, size).for_each(|(start, end)| state.holes.fill(start, end));
+        self.table.insert(volume, state);
         let specs = self.table.values().map(|volume| &volume.spec);
         let place = specs.filter(|spec| spec.tenant == tenant).filter_map(|spec| spec.disk_start).min();
         self.route.set_place(tenant, place);
@@ -144,6 +150,9 @@ impl Volumes {
     /// Closes a volume. The layer above closes its connections.
     pub(crate) fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<(), Refusal> {
         self.unchanging(volume)?;
+        if self.route.is_store(volume) {
+            return Err(Refusal::Offload);
+        }
         self.end_streams(volume, None);
         if discard {
             self.route.give_up_upstream(self.now, volume);
@@ -204,7 +213,7 @@ impl Volumes {
         let state = self.volume_mut(volume);
         let Some(result) = (if discards { Some(Ok(())) } else { state.flushes.for_control }) else { return };
         match to {
-            To::Closed { .. } if result.is_ok() => return self.close_on(volume, token),
+            To::Closed { .. } if result.is_ok() => return self.close_on(volume, token, discards),
             // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended while it was
             // closing.
             To::Closed { .. } => self.initialise_soon(),
@@ -217,7 +226,7 @@ impl Volumes {
     }
 
     /// Drops the blocks of a volume that is flushed, in steps, then the volume.
-    fn close_on(&mut self, volume: VolumeId, token: u64) {
+    fn close_on(&mut self, volume: VolumeId, token: u64, discards: bool) {
         let state = self.volume(volume);
         if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
@@ -231,6 +240,7 @@ impl Volumes {
         }
         self.cache.close_volume(volume);
         self.route.drop_upstream(volume);
+        self.route.drop_key(self.now, volume, discards);
         let partition = self.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
         let ahead = (partition.streams, partition.unread, partition.prefetching);

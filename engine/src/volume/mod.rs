@@ -19,6 +19,7 @@ mod curves;
 mod effect;
 mod flush;
 mod holes;
+mod initialise;
 mod lifecycle;
 mod order;
 mod pace;
@@ -27,6 +28,7 @@ mod passed;
 mod prefetch;
 mod range;
 mod read;
+mod reclaim;
 mod request;
 #[cfg(test)]
 pub(crate) mod rig;
@@ -52,6 +54,7 @@ pub(crate) use lifecycle::Change;
 pub(crate) use order::{Order, Who};
 pub(crate) use pace::Pace;
 pub(crate) use range::RangeOp;
+use reclaim::Copying;
 pub(crate) use request::{Piece, Request, Waiter};
 pub(crate) use stream::{Halted, Streams};
 pub(crate) use timer::{Timer, Timers};
@@ -156,6 +159,10 @@ pub(crate) struct Volume {
     pub(crate) pace: Pace,
     /// Sequential writes, if the volume is on another server.
     pub(crate) behind: Behind,
+    /// Copies of off-loaded content on their way home, their frames, and when the next one may begin.
+    pub(crate) reclaims: u32,
+    pub(crate) reclaim_frames: u32,
+    pub(crate) reclaim_at: Nanos,
     /// All device requests that are queued or in the device.
     pub(crate) device_requests: u32,
     /// Failed write-backs are not retried in the background before this time.
@@ -204,6 +211,9 @@ impl Volume {
             hurried: false,
             pace: Pace::default(),
             behind: Behind::default(),
+            reclaims: 0,
+            reclaim_frames: 0,
+            reclaim_at: 0,
             device_requests: 0,
             retry_at: 0,
             write_error: Errno::Io,
@@ -245,6 +255,7 @@ pub(crate) struct Volumes {
     pub(crate) requests: Slab<Request>,
     pub(crate) pieces: Slab<Piece>,
     pub(crate) waiters: Slab<Waiter>,
+    copies: Slab<Copying>,
     pub(crate) waiting: Table<TenantId, Waiting>,
     /// The tenants with pieces that wait for frames, and some with pieces that did.
     pub(crate) tenants_waiting: Vec<TenantId>,
@@ -261,6 +272,8 @@ pub(crate) struct Volumes {
     pub(crate) draining: Option<u64>,
     /// The drain is complete.
     pub(crate) drained: bool,
+    /// The token of the command that ends off-loading.
+    ending: Option<u64>,
     /// Scratch memory of write-back.
     parts: Vec<(u32, u8)>,
     frames_taken: Vec<FrameId>,
@@ -287,6 +300,7 @@ impl Volumes {
             requests: Slab::new(),
             pieces: Slab::new(),
             waiters: Slab::new(),
+            copies: Slab::new(),
             waiting: Table::default(),
             tenants_waiting: Vec::new(),
             throttles: Table::default(),
@@ -299,6 +313,7 @@ impl Volumes {
             last_request_at: 0,
             draining: None,
             drained: false,
+            ending: None,
             parts: Vec::new(),
             frames_taken: Vec::new(),
             dropped: Vec::new(),

@@ -19,7 +19,7 @@ use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, FrameId, Ticket, VolumeId};
-use crate::units::{BLOCK, MILLISECOND};
+use crate::units::BLOCK;
 use crate::volume::{Effect, Kind, Timer, Todo, Volumes};
 
 /// Shortest WRITE_ZEROES that is left to the device on preallocated volumes.
@@ -28,7 +28,7 @@ const ZERO_RANGE_MIN: u64 = 1 << 20;
 const PUNCH_UNIT: u64 = 64 << 10;
 /// Bytes of zeros in one device write: long enough to stream, short enough that a request that arrives meanwhile waits
 /// at most a few milliseconds on a disk.
-const ZEROS_BYTES: u64 = 1 << 20;
+pub(super) const ZEROS_BYTES: u64 = 1 << 20;
 /// Most range operations of one volume, waiting or in the device. At this bound its connections are not read. It is the
 /// most requests that one connection may have in flight, so one connection alone is never stopped by it.
 pub(crate) const RANGES_MAX: usize = 128;
@@ -137,7 +137,7 @@ impl Volumes {
         false
     }
 
-    fn range_arrived(
+    pub(super) fn range_arrived(
         &mut self,
         volume: VolumeId,
         place: (u64, u64),
@@ -210,8 +210,11 @@ impl Volumes {
                 // The rest follows in a later quantum of the tenant.
                 return self.poke(volume);
             }
-            let op = range.op;
-            match (self.sweep(volume, at), op) {
+            let is_swept = self.sweep(volume, at);
+            if is_swept {
+                self.avoid_versions(volume, at);
+            }
+            match (is_swept, self.volume(volume).ranges[at].op) {
                 (true, None) => {
                     self.range_over(volume, at, Ok(()));
                     continue;
@@ -226,6 +229,15 @@ impl Volumes {
         }
         if self.work.is_spent() {
             self.poke(volume);
+        }
+    }
+
+    /// What stores may have of a range cannot be zeroed in the device: it is written, or left as it is if a TRIM asked.
+    fn avoid_versions(&mut self, volume: VolumeId, at: usize) {
+        let RangeOp { zeroed, end, op, request, .. } = self.volume(volume).ranges[at];
+        if matches!(op, Some(Op::Zero | Op::Punch)) && self.route.has_versions(volume, zeroed, end) {
+            let trims = request.is_some_and(|request| self.requests[request].kind == Kind::Trim);
+            self.volume_mut(volume).ranges[at].op = (!trims).then_some(Op::Write { durable: false });
         }
     }
 
@@ -480,42 +492,6 @@ impl Volumes {
         if !self.read_in_order(piece) {
             self.wait_to_read(piece);
         }
-    }
-
-    /// Looks for never-written space when the disk has been idle.
-    pub(crate) fn initialise_soon(&mut self) {
-        self.timers.wake_at(Timer::Initialise, self.now + self.config.idle_ns);
-    }
-
-    /// Fills some never-written space of each volume with zeros if no client has sent a request for a while.
-    pub(crate) fn initialise_all(&mut self) {
-        for volume in (0..self.table.past()).map(VolumeId) {
-            if self.table.contains(volume) {
-                self.initialise(volume);
-            }
-        }
-    }
-
-    fn initialise(&mut self, volume: VolumeId) {
-        let state = self.volume(volume);
-        if !state.initialising || state.is_closing() || self.draining.is_some() {
-            return;
-        }
-        let Some(hole) = state.holes.first(ZEROS_BYTES) else {
-            self.volume_mut(volume).initialising = false;
-            return;
-        };
-        let quiet_at = self.last_request_at + self.config.idle_ns;
-        if self.now < quiet_at || !self.route.disk.is_idle() || !self.agenda_has_no_ranges() {
-            // The disk is in use. Try again after the idle time, not at each request.
-            return self.timers.wake_at(Timer::Initialise, quiet_at.max(self.now + 20 * MILLISECOND));
-        }
-        let hole = (hole.start, hole.end);
-        self.range_arrived(volume, hole, hole, Some(Op::Write { durable: false }), None, false);
-    }
-
-    fn agenda_has_no_ranges(&self) -> bool {
-        self.table.values().all(|volume| volume.ranges.is_empty())
     }
 }
 

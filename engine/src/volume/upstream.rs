@@ -13,9 +13,12 @@
 //! Until the first session, writes are answered when they are durable, so that they wait for it: the server may refuse
 //! this client, because it has admitted another one.
 
-use super::{Effect, Volumes};
+use super::{Effect, Volume, Volumes};
 use crate::disk::Purpose;
 use crate::ids::{IoId, VolumeId};
+use crate::offload::{Recovered, Settings, Setup, StoreId};
+use crate::route::Done;
+use crate::spec::Refusal;
 use crate::units::BLOCK;
 use crate::upstream::{Action, Event, Request, Upstream};
 
@@ -24,8 +27,13 @@ impl Volumes {
         self.route.upstream_event(self.now, volume, event);
     }
 
+    /// Carries out what the upstreams and the client of the stores want. Whether there was anything.
+    pub(crate) fn heed_others(&mut self) -> bool {
+        self.heed_upstreams() | self.heed_offload()
+    }
+
     /// Carries out what the upstreams want. Whether there was anything.
-    pub(crate) fn heed_upstreams(&mut self) -> bool {
+    fn heed_upstreams(&mut self) -> bool {
         let mut any = false;
         while let Some((volume, action)) = self.route.poll_upstream(self.now) {
             any = true;
@@ -52,6 +60,65 @@ impl Volumes {
             }
         }
         any
+    }
+
+    /// Carries out what the client of the off-load stores wants. Whether there was anything.
+    fn heed_offload(&mut self) -> bool {
+        let mut any = false;
+        if !self.route.is_offloading() {
+            return any;
+        }
+        let now = self.now;
+        loop {
+            let durability = &self.cache.durability;
+            match self.route.poll_offload(now, |volume| durability.failures(volume)) {
+                Some(Done::Io(io, result)) => self.io_done(io, now, result),
+                Some(Done::Sum(io)) => self.effects.push(Effect::Sum(io)),
+                None => break,
+            }
+            any = true;
+        }
+        if let Some(token) = self.ending.take_if(|_| self.route.offload_is_over()) {
+            self.effects.push(Effect::Done(token, Ok(())));
+            any = true;
+        }
+        any
+    }
+
+    /// The driver has computed the checksum of [`Effect::Sum`].
+    pub(crate) fn summed(&mut self, io: IoId, sum: u32) {
+        self.route.summed(self.now, io, sum);
+    }
+
+    /// From now on writes may be off-loaded.
+    pub(crate) fn start_offload(&mut self, setup: Setup) -> Result<(), Refusal> {
+        if self.route.is_offloading() {
+            return Err(Refusal::Offload);
+        }
+        if setup.stores.iter().any(|&(store, _)| !self.route.is_elsewhere(store)) {
+            return Err(Refusal::UnknownVolume);
+        }
+        self.route.start_offload(self.now, setup);
+        Ok(())
+    }
+
+    pub(crate) fn set_offload(&mut self, settings: Settings) -> Result<(), Refusal> {
+        self.route.set_offload(settings).then_some(()).ok_or(Refusal::Offload)
+    }
+
+    pub(crate) fn store_arrived(&mut self, store: StoreId, recovered: Recovered) -> Result<(), Refusal> {
+        self.route.store_arrived(self.now, store, recovered).then_some(()).ok_or(Refusal::Offload)
+    }
+
+    /// Brings everything home; the command is answered then.
+    pub(crate) fn end_offload(&mut self, token: u64) -> Result<(), Refusal> {
+        if self.ending.is_some() || !self.route.end_offload() {
+            return Err(Refusal::Offload);
+        }
+        self.ending = Some(token);
+        let volumes: Vec<VolumeId> = self.table.values().map(Volume::id).collect();
+        volumes.into_iter().for_each(|volume| self.poke(volume));
+        Ok(())
     }
 
     /// Whether the target of a volume takes zeroing requests at present.

@@ -62,6 +62,7 @@ impl Volumes {
         self.flush_on(volume);
         self.ranges_on(volume);
         self.clear_on(volume);
+        self.reclaim_on(volume);
         self.streams_on(volume);
         self.change_on(volume);
     }
@@ -247,6 +248,8 @@ impl Volumes {
             Purpose::WriteBack => self.written(io, &parts, result, trusted),
             Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
+            Purpose::Reclaim(id) => self.copied(volume, id, op, result),
+            Purpose::Log(..) => unreachable!("a record is no transfer of a volume"),
         }
         self.route.slot_mut(io).parts = parts;
         self.route.forget(io);

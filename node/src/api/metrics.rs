@@ -574,6 +574,7 @@ mod tests {
             ceiling_delay_ns: 0,
             device_read_bytes: 0,
             device_write_bytes: 0,
+            offloaded_bytes: 0,
             device_errors: 0,
             stalled_reader_disconnects: 0,
             stalled_writer_disconnects: 0,

@@ -135,11 +135,11 @@ fn painted(number: u32) -> Vec<u8> {
 
 fn io(op: Op, offset: u64, segments: Vec<Segment>) -> Io {
     let len = segments.iter().map(|segment| u64::from(segment.len)).sum();
-    Io { op, volume: VolumeId(5), offset, len, segments }
+    Io { op, volume: VolumeId(5), offset, len, segments, head: Vec::new() }
 }
 
 fn plain(op: Op, offset: u64, len: u64) -> Io {
-    Io { op, volume: VolumeId(5), offset, len, segments: Vec::new() }
+    Io { op, volume: VolumeId(5), offset, len, segments: Vec::new(), head: Vec::new() }
 }
 
 const WRITE: Op = Op::Write { durable: false };

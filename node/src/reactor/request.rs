@@ -119,7 +119,7 @@ mod tests {
     fn the_rest_of_a_short_request_is_asked_for_again() {
         let memory = Frames::new(10).unwrap().memory();
         let segments = vec![Segment::whole(FrameId(1)), Segment::whole(FrameId(3)), Segment::whole(FrameId(5))];
-        let io = Io { op: Op::Read, volume: VolumeId(7), offset: 8192, len: 3 * 4096, segments };
+        let io = Io { op: Op::Read, volume: VolumeId(7), offset: 8192, len: 3 * 4096, segments, head: Vec::new() };
         let mut request = Request::with_capacity(4);
         request.begin(&io, &memory);
         assert_eq!(request.advance(-i64::from(libc::EINTR)), Progress::More);
@@ -135,7 +135,14 @@ mod tests {
     fn long_lists_go_in_parts() {
         let memory = Frames::new(5000).unwrap().memory();
         let segments: Vec<_> = (0..2000).map(|i| Segment::whole(FrameId(1 + 2 * i))).collect();
-        let io = Io { op: Op::Write { durable: true }, volume: VolumeId(0), offset: 0, len: 2000 * 4096, segments };
+        let io = Io {
+            op: Op::Write { durable: true },
+            volume: VolumeId(0),
+            offset: 0,
+            len: 2000 * 4096,
+            segments,
+            head: Vec::new(),
+        };
         let mut request = Request::with_capacity(4);
         request.begin(&io, &memory);
         assert_eq!(request.entries().len(), 1024);

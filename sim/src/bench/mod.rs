@@ -23,11 +23,12 @@ use std::convert::Infallible;
 
 use engine::control::{Command, Plan, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
 use engine::cpu::Scheduler;
-use engine::disk::Op as DiskOp;
+use engine::disk::{Op as DiskOp, Segment};
 use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::command;
 use engine::nbd::{Form, RawHeader};
+use engine::offload::Sum;
 use engine::plan::{Evidence, Planner};
 use engine::units::{BLOCK, Nanos};
 use engine::{Action, Config, Event, Receive, Server, Session};
@@ -195,6 +196,7 @@ impl Bench {
             read_only: false,
             unflushed: false,
             upstream: None,
+            offload: None,
         }))?;
         self.starts.push(on.start);
         let (backlog, replies) = (VecDeque::new(), Replies::default());
@@ -383,6 +385,11 @@ impl Driver for Bench {
         self.now
     }
 
+    fn add_to_sum(&mut self, _: Segment, _: &mut Sum) -> Result<(), Infallible> {
+        // Frames have no bytes here.
+        Ok(())
+    }
+
     fn act(&mut self, action: Action) -> Result<(), Infallible> {
         match action {
             Action::Submit(io) => {
@@ -401,7 +408,7 @@ impl Driver for Bench {
             Action::Receive(conn) => self.cpu.ready(conn),
             Action::Send(conn) => self.senders.push_back(conn),
             Action::Report { report, .. } => self.report = Some(report),
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
             // Frames have no bytes here, and connections stay open until the end.
             Action::Copy { .. } | Action::Zero { .. } | Action::Retired => {}
             Action::Evidence(evidence) => self.evidence = Some(evidence),

@@ -429,8 +429,8 @@ mod tests {
     fn io(op: Op, offset: u64, frame: u32) -> Io {
         let segments = vec![Segment::whole(FrameId(frame))];
         match op {
-            Op::Read | Op::Write { .. } => Io { op, volume: V, offset, len: BLOCK, segments },
-            _ => Io { op, volume: V, offset, len: BLOCK, segments: Vec::new() },
+            Op::Read | Op::Write { .. } => Io { op, volume: V, offset, len: BLOCK, segments, head: Vec::new() },
+            _ => Io { op, volume: V, offset, len: BLOCK, segments: Vec::new(), head: Vec::new() },
         }
     }
 

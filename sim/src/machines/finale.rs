@@ -37,6 +37,7 @@ impl World {
             self.read_all(at)?;
             self.flush(at)?;
         }
+        self.end_offload()?;
         self.close_all()?;
         for at in 0..self.machines.len() {
             self.machines[at].disk.power_cut(self.out.now);
@@ -102,6 +103,19 @@ impl World {
         let runs = runs.into_iter().map(|(offset, len)| (offset, len.min(size - offset)));
         let script = runs.map(|(offset, len)| self.request(command::READ, offset, len)).collect();
         self.follow(at, script)
+    }
+
+    /// Everything comes home.
+    fn end_offload(&mut self) -> Verdict {
+        let offloading: Vec<usize> =
+            (0..self.machines.len()).filter(|&at| self.machines[at].control.is_some()).collect();
+        for &at in &offloading {
+            self.running(at).end_offload()?;
+        }
+        self.until("coming home", |world| {
+            let is_over = |&at: &usize| world.machines[at].process.as_ref().is_some_and(|of| of.offloading.is_over);
+            offloading.iter().all(is_over)
+        })
     }
 
     /// The gateway closes its volumes: nothing is left to be written.

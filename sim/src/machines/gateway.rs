@@ -53,7 +53,7 @@ impl Running<'_> {
 
     fn dial(&mut self, volume: VolumeId, link: LinkId) {
         let here = Host::Machine { at: self.machine.at, life: self.machine.life };
-        let hosts = [here, Host::Machine { at: self.machine.server, life: 0 }];
+        let hosts = [here, Host::Machine { at: self.machine.hosted(volume).server, life: 0 }];
         let wire = self.out.network.connect(self.out.now, &mut self.out.queue, hosts, Service::Export);
         let process = self.process();
         process.uses.insert(wire, Use::Up(volume, link));

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, UpstreamSpec, VolumeSpec};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache};
 use engine::cpu::Scheduler;
+use engine::disk::Segment;
 use engine::driver::{Arrived, Driver};
-use engine::ids::{ConnId, IoId, TenantId, VolumeId};
+use engine::ids::{ConnId, IoId, TenantId, VolumeId, VolumeKey};
 use engine::nbd::RawHeader;
+use engine::offload::Sum;
 use engine::plan::Planner;
 use engine::units::{MILLISECOND, Nanos};
 use engine::upstream::LinkId;
@@ -15,6 +17,7 @@ use engine::{Action, Config, Event, Outgoing, Receive, Server};
 
 use super::gateway::Up;
 use super::network::{Chunk, Side, Wire};
+use super::offload::{Control, Offloading};
 use super::serving::{Conn, Door, Epochs};
 use super::{Call, Outside, Wake};
 use crate::Verdict;
@@ -25,6 +28,8 @@ use crate::trace::Line;
 /// The tenants of volumes on the machine's disk, and of those on other servers.
 const LOCAL: TenantId = TenantId(0);
 const REMOTE: TenantId = TenantId(1);
+/// That of stores on the machine's disk.
+const STORES: TenantId = TenantId(2);
 /// Bytes that are sent at once.
 const SEND_BYTES_MAX: u64 = 64 << 10;
 
@@ -60,6 +65,22 @@ pub(crate) struct Hosted {
     pub(crate) identity: Option<u128>,
     /// The export that has its data; the epoch is that of the machine's first process.
     pub(crate) upstream: Option<UpstreamSpec>,
+    /// The machine of that export.
+    pub(crate) server: usize,
+    /// Another machine off-loads to it.
+    pub(crate) is_store: bool,
+    /// It may be off-loaded.
+    pub(crate) key: Option<VolumeKey>,
+}
+
+impl Hosted {
+    pub(crate) fn tenant(&self) -> TenantId {
+        match self.upstream {
+            Some(_) => REMOTE,
+            None if self.is_store => STORES,
+            None => LOCAL,
+        }
+    }
 }
 
 /// The use of a connection in a process.
@@ -91,6 +112,7 @@ pub(crate) struct Process {
     /// Volumes that are being closed, and those that are closed.
     pub(crate) closing: BTreeMap<u64, VolumeId>,
     pub(crate) closed: BTreeSet<VolumeId>,
+    pub(crate) offloading: Offloading,
 }
 
 /// A machine.
@@ -109,8 +131,8 @@ pub(crate) struct Machine {
     pub(crate) hosted: Vec<Hosted>,
     /// On its disk: the latest epoch of each client, by volume.
     pub(crate) epochs: BTreeMap<VolumeId, Epochs>,
-    /// The machine of the volumes that are elsewhere.
-    pub(crate) server: usize,
+    /// What is known of its stores.
+    pub(crate) control: Option<Control>,
     /// Ends of connections that a dead process had, and of which the other side learns when its requests have ended.
     pub(crate) unended: Vec<(Wire, Side)>,
 }
@@ -158,6 +180,12 @@ impl Driver for Running<'_> {
         self.machine.clock.at(self.out.now)
     }
 
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Verdict {
+        let Segment { frame, start, len } = segment;
+        sum.add(self.process().frames.read(frame, start, len)?);
+        Ok(())
+    }
+
     fn before(&mut self, event: &Event<'_>) {
         self.out.step += 1;
         self.log(Line::of(event, None));
@@ -194,6 +222,7 @@ impl Driver for Running<'_> {
                 if let Some(volume) = self.process().closing.remove(&token) {
                     self.process().closed.insert(volume);
                 }
+                self.offload_done(token);
             }
             Action::Evidence(evidence) => {
                 let targets = Box::new(process.planner.handle(*evidence));
@@ -201,7 +230,7 @@ impl Driver for Running<'_> {
                 out.queue.push(out.now + MILLISECOND, wake);
             }
             Action::Retired => {}
-            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Work(_) | Action::Sum(_) => unreachable!("the driving loop takes it"),
         }
         Ok(())
     }
@@ -297,19 +326,24 @@ impl Running<'_> {
             pass_planned: false,
             closing: BTreeMap::new(),
             closed: BTreeSet::new(),
+            offloading: Offloading::default(),
         });
         self.log(Line::Note(format!("process {} starts", self.machine.life)));
         for (tenant, is_remote) in [(LOCAL, false), (REMOTE, true)] {
             let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), is_remote, ..TenantSpec::default() };
             self.command(Command::SetTenant(tenant, spec))?;
         }
+        if self.machine.control.is_some() {
+            self.command(Command::SetTenant(STORES, TenantSpec { is_store: true, ..TenantSpec::default() }))?;
+        }
         for at in 0..self.machine.hosted.len() {
             self.open(at)?;
         }
+        self.begin_offload()?;
         self.settle()
     }
 
-    fn command(&mut self, command: Command) -> Verdict {
+    pub(crate) fn command(&mut self, command: Command) -> Verdict {
         self.out.tokens += 1;
         let token = self.out.tokens;
         self.handle(Event::Control { token, command })
@@ -326,20 +360,28 @@ impl Running<'_> {
 
     /// Opens a volume, unless requests of an earlier process can still change it.
     pub(crate) fn open(&mut self, at: usize) -> Verdict {
-        let Hosted { volume, size, is_sparse, upstream, .. } = self.machine.hosted[at].clone();
+        let hosted = self.machine.hosted[at].clone();
+        let tenant = hosted.tenant();
+        let Hosted { volume, size, is_sparse, is_store, upstream, key, .. } = hosted;
         let is_fenced = upstream.is_none() && self.machine.disk.has_orphans(volume);
-        if is_fenced || !self.process().open.insert(volume) {
+        let must_wait = key.is_some() && !self.process().offloading.is_started;
+        if is_fenced || must_wait || !self.process().open.insert(volume) {
             return Ok(());
         }
         let life = self.machine.life;
         let upstream = upstream.map(|spec| UpstreamSpec { epoch: spec.epoch + (life << 24), ..spec });
-        let tenant = if upstream.is_some() { REMOTE } else { LOCAL };
         let is_local = upstream.is_none();
         if is_local {
             self.machine.disk.set_size(volume, size);
         }
-        let spec =
-            VolumeSpec { upstream, unflushed: is_local, sparse: is_sparse, ..VolumeSpec::plain(volume, tenant, size) };
+        let spec = VolumeSpec {
+            upstream,
+            unflushed: is_local,
+            sparse: is_sparse,
+            write_cache: if is_local && is_store { WriteCache::None } else { WriteCache::default() },
+            offload: key,
+            ..VolumeSpec::plain(volume, tenant, size)
+        };
         self.command(Command::OpenVolume(spec))?;
         self.out.opened.push((self.machine.at, volume));
         Ok(())

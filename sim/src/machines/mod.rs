@@ -27,6 +27,7 @@ mod finale;
 mod gateway;
 mod machine;
 mod network;
+mod offload;
 mod serving;
 mod setup;
 mod troubles;
@@ -50,7 +51,8 @@ use crate::world::Stats;
 use clients::{Client, Volume};
 use machine::{Machine, Running, Use};
 use network::{Chunk, Host, Network, Side, Wire};
-use setup::{Kind, SERVER, Setup};
+use offload::{READERS, STORES};
+use setup::{Kind, Setup};
 
 /// Maximum number of events at one virtual time.
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
@@ -88,6 +90,7 @@ enum Call {
     Targets(Box<Targets>),
     Closed(VolumeId, LinkId, Wire),
     Grant,
+    Control,
 }
 
 /// Everything but the machines, the volumes and the clients.
@@ -140,24 +143,34 @@ pub(crate) struct World {
 impl World {
     /// The world of a seed; `sink` sees each line of its trace.
     pub(crate) fn new(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
-        let (setup, mut rng) = (Setup::random(seed, focus), Rng::new(seed));
+        World::with(Setup::random(seed, focus), seed, sink)
+    }
+
+    /// The world of a seed in which machines off-load writes to one another.
+    pub(crate) fn with_stores(seed: u64, sink: Option<Sink>) -> World {
+        World::with(Setup::stores(seed), seed, sink)
+    }
+
+    fn with(setup: Setup, seed: u64, sink: Option<Sink>) -> World {
+        let mut rng = Rng::new(seed);
         let machines = setup.machines(&mut rng);
         let network = Network::new(setup.speed, rng.fork());
-        let new_volume = |volume: &setup::VolumeSetup, rng: &mut Rng| Volume {
+        let has_stores = setup.kind.has_stores();
+        let new_volume = |(at, volume): (usize, &setup::VolumeSetup), rng: &mut Rng| Volume {
             size: volume.size,
             is_remote: volume.is_remote,
-            front: 1,
+            front: if has_stores { at } else { 1 },
             history: History::of_clients(),
             places: Places::random(volume.size, rng),
             is_fenced: true,
             losses: Vec::new(),
             unsettled: Vec::new(),
-            may_fail: volume.is_remote && setup.deadline_ns.is_some(),
+            may_fail: (volume.is_remote || has_stores) && setup.deadline_ns.is_some(),
         };
-        let volumes = setup.volumes.iter().map(|volume| new_volume(volume, &mut rng)).collect();
+        let volumes = setup.volumes.iter().enumerate().map(|volume| new_volume(volume, &mut rng)).collect();
         let owners = setup.volumes.iter().enumerate().flat_map(|(at, volume)| (0..volume.clients).map(move |_| at));
         let clients = owners.map(|at| Client::new(at, rng.fork())).collect();
-        let is_special = !matches!(setup.kind, Kind::Plain | Kind::Stranger);
+        let is_special = !matches!(setup.kind, Kind::Plain | Kind::Stranger | Kind::Stores { .. });
         let special_at = if is_special { rng.between(1, 8) } else { 0 };
         let troubles = special_at + rng.between(2, 40);
         let out = Outside {
@@ -201,8 +214,10 @@ impl World {
 
     /// Runs the world: first with troubles, then to its end.
     pub(crate) fn run(&mut self) -> Verdict {
-        self.start(SERVER)?;
-        self.start(1)?;
+        let begin = if self.setup.kind.has_stores() { self.machines.len() } else { 2 };
+        for machine in 0..begin {
+            self.start(machine)?;
+        }
         self.news()?;
         self.out.queue.push(20 * MILLISECOND, Wake::Trouble);
         while self.out.stats.requests < self.setup.requests && self.out.now < BUSY_NS_MAX || self.special_at > 0 {
@@ -300,6 +315,9 @@ impl World {
         let (host, service) = (connection.hosts[side], connection.service);
         let Host::Machine { at, life } = host else {
             let Host::Client(client) = host else { return Ok(()) };
+            if client >= READERS {
+                return self.reader_receives(client - READERS, wire, side);
+            }
             let what = self.out.network.deliver(self.out.now, &mut self.out.queue, wire, side);
             return what.map_or(Ok(()), |what| self.client_receives(client, wire, &what));
         };
@@ -325,6 +343,18 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    fn reader_receives(&mut self, reader: usize, wire: Wire, side: Side) -> Verdict {
+        let (at, store) = (reader / STORES, reader % STORES);
+        if self.is_put_off(at, || Wake::Deliver(wire, side)) {
+            return Ok(());
+        }
+        let what = self.out.network.deliver(self.out.now, &mut self.out.queue, wire, side);
+        match what {
+            Some(what) if self.machines[at].process.is_some() => self.running(at).reader_receives(store, wire, &what),
+            _ => Ok(()),
+        }
     }
 
     fn up_receives(&mut self, at: usize, wire: Wire, what: &Chunk) -> Verdict {
@@ -357,12 +387,15 @@ impl World {
     fn news(&mut self) -> Verdict {
         for (machine, volume) in std::mem::take(&mut self.out.opened) {
             let at = volume.0 as usize;
-            if machine != SERVER && !self.volumes[at].is_remote {
+            if self.volumes.get(at).is_some_and(|volume| !volume.is_remote && volume.front == machine) {
                 self.reached(at);
             }
         }
         for (machine, volume) in std::mem::take(&mut self.out.online) {
             let at = volume.0 as usize;
+            if self.setup.kind.has_stores() {
+                continue;
+            }
             let excludes = matches!(self.setup.kind, Kind::Failover | Kind::Return);
             if excludes && machine != self.volumes[at].front {
                 return Err(format!("machine {machine} has opened {volume:?} while another one has it"));
@@ -376,7 +409,8 @@ impl World {
             }
         }
         for (machine, volume) in std::mem::take(&mut self.out.offline) {
-            let is_outdated = self.setup.kind == Kind::Return && machine != self.volumes[volume.0 as usize].front;
+            let is_front = || self.volumes.get(volume.0 as usize).is_none_or(|volume| machine == volume.front);
+            let is_outdated = self.setup.kind == Kind::Return && !is_front();
             if self.swapped_at.is_none() && !is_outdated {
                 return Err(format!("{volume:?} is offline"));
             }
@@ -409,6 +443,7 @@ impl Running<'_> {
             }
             Call::Closed(volume, link, wire) => self.up_closed(volume, link, wire),
             Call::Grant => self.grant(),
+            Call::Control => self.control(),
         }
     }
 

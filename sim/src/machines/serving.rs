@@ -84,9 +84,9 @@ impl Running<'_> {
         process.uses.insert(wire, Use::Conn(conn));
         let state = Conn { wire, volume, claim, is_closing: false, has_ended: false, is_over: false };
         process.conns.insert(conn, state);
-        let is_remote = self.machine.hosted(volume).upstream.is_some();
+        let tenant = self.machine.hosted(volume).tenant();
         let process = self.process();
-        process.cpu.attach(conn, engine::ids::TenantId(is_remote.into()));
+        process.cpu.attach(conn, tenant);
         process.cpu.ready(conn);
         self.out.stats.connections += 1;
         self.handle(Event::Attach { conn, volume, session })

@@ -1,13 +1,15 @@
 //! The parameters of a world of machines, generated from one seed.
 
 use engine::Config;
-use engine::control::{LEAST_BYTES, UpstreamSpec};
+use engine::control::{LEAST_BYTES, STORE_CACHE_BYTES, UpstreamSpec};
 use engine::ids::VolumeId;
 use engine::nbd::wire::command;
+use engine::offload::{STORE_BYTES_MIN, Settings};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 use super::machine::{Clock, Hosted, Machine};
 use super::network::Speed;
+use super::offload::{Control, KEY, Known};
 use crate::disk::drive::lanes::{Lanes, LanesSpec};
 use crate::disk::{Disk, Limits};
 use crate::fault::Faults;
@@ -34,6 +36,19 @@ pub(crate) enum Kind {
     Zombie,
     /// The first gateway is cut off; a second one of another name is served and leaves; the first one comes back.
     Return,
+    /// Each machine off-loads writes to stores on the two others. Their servers know sessions, or do not.
+    Stores { is_foreign: bool },
+}
+
+impl Kind {
+    pub(crate) fn has_stores(self) -> bool {
+        matches!(self, Kind::Stores { .. })
+    }
+
+    /// Whether servers know no sessions: they end a connection when its requests have ended.
+    pub(crate) fn has_strangers(self) -> bool {
+        matches!(self, Kind::Stranger | Kind::Stores { is_foreign: true })
+    }
 }
 
 /// Worlds of one kind, in which some bugs are found that few others show.
@@ -77,7 +92,16 @@ pub(crate) struct Setup {
     pub(crate) weights: [u64; 5],
     /// The longest time between two troubles.
     pub(crate) trouble_ns: Nanos,
+    /// When writes are off-loaded, and how long a process waits for stores.
+    offload: Settings,
+    patience_ns: Nanos,
 }
+
+/// Machines of a world with stores.
+const MACHINES: usize = 3;
+/// Without off-load.
+const NO_STORES: Settings =
+    Settings { copies: 1, base_threshold: 0, store_threshold: 0, reclaim_depth: 0, limit_bytes: 0 };
 
 impl Setup {
     pub(crate) fn random(seed: u64, focus: Option<Focus>) -> Setup {
@@ -117,6 +141,8 @@ impl Setup {
             is_sparse: [rng.one_in(2), rng.one_in(2)],
             weights: rng.pick(&[[6, 2, 2, 3, 2], [12, 1, 1, 1, 1], [4, 1, 1, 4, 10], [4, 0, 2, 10, 2]]),
             trouble_ns: rng.pick(&[50 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND]),
+            offload: NO_STORES,
+            patience_ns: 0,
         };
         let dice = &mut Rng::new(seed ^ 0x2e_705);
         let drawn = match dice.below(6) {
@@ -131,6 +157,34 @@ impl Setup {
             Some(Focus::Linger) => setup.linger(dice),
             None => {}
         }
+        setup
+    }
+
+    /// Machines that off-load writes to one another.
+    pub(crate) fn stores(seed: u64) -> Setup {
+        let mut setup = Setup::random(seed, None);
+        let rng = &mut Rng::new(seed ^ 0x0005_704e);
+        setup.kind = Kind::Stores { is_foreign: rng.one_in(3) };
+        let volume = |rng: &mut Rng| VolumeSetup {
+            size: rng.pick(&[16, 64, 200]) * BLOCK,
+            is_remote: false,
+            clients: rng.between(1, 3),
+        };
+        setup.volumes = (0..MACHINES).map(|_| volume(rng)).collect();
+        setup.requests = rng.pick(&[400, 1000, 2000]);
+        setup.mix = mix(rng);
+        setup.mix.fua = rng.pick(&[0, 50_000, 300_000]);
+        setup.window = rng.pick(&[4, 16]);
+        setup.think_ns = rng.pick(&[MILLISECOND, 10 * MILLISECOND]);
+        setup.deadline_ns = rng.one_in(4).then(|| rng.pick(&[SECOND, 4 * SECOND]));
+        setup.offload = Settings {
+            copies: rng.between(1, 2) as usize,
+            base_threshold: rng.pick(&[0, 0, 2]),
+            store_threshold: rng.pick(&[4, 64]),
+            reclaim_depth: rng.pick(&[1, 8]),
+            limit_bytes: rng.pick(&[64 << 10, 64 << 20]),
+        };
+        setup.patience_ns = rng.pick(&[200 * MILLISECOND, 3 * SECOND]);
         setup
     }
 
@@ -173,7 +227,8 @@ impl Setup {
 
     /// The machines: the server, and one or two gateways.
     pub(crate) fn machines(&self, rng: &mut Rng) -> Vec<Machine> {
-        let gateways = if matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return) { 2 } else { 1 };
+        let has_two = matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return) || self.kind.has_stores();
+        let gateways = if has_two { 2 } else { 1 };
         (0..=gateways).map(|at| self.machine(at, rng)).collect()
     }
 
@@ -184,12 +239,13 @@ impl Setup {
         let faults =
             Faults { slow: rng.pick(&[0, 50_000]), stuck: if rng.one_in(4) { 2000 } else { 0 }, ..Faults::NONE };
         let limits = Limits { depth: 64, block_bytes: 512 };
+        let stores_bytes = if self.kind.has_stores() { STORE_CACHE_BYTES } else { 0 };
         let config = Config {
             device_depth: 64,
             dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
             prefetch_bytes_max: rng.pick(&[Some(0), Some(128 << 10)]),
             seed: rng.next(),
-            ..Config::new(4 * LEAST_BYTES)
+            ..Config::new(4 * LEAST_BYTES + stores_bytes)
         };
         Machine {
             at,
@@ -202,13 +258,16 @@ impl Setup {
             is_on: true,
             hosted: self.hosted(at),
             epochs: Default::default(),
-            server: SERVER,
+            control: self.kind.has_stores().then(|| self.control(at)),
             unended: Vec::new(),
         }
     }
 
     /// The volumes of a machine.
     pub(crate) fn hosted(&self, machine: usize) -> Vec<Hosted> {
+        if self.kind.has_stores() {
+            return self.offloading(machine);
+        }
         let numbered = self.volumes.iter().enumerate();
         let of_machine = numbered.filter(|(_, volume)| if machine == SERVER { volume.is_remote } else { true });
         // The second gateway has no disk of interest.
@@ -223,9 +282,67 @@ impl Setup {
                     export: is_server.then(|| format!("v{at}")),
                     identity: (is_server && self.kind != Kind::Stranger).then_some(100 + at as u128),
                     upstream: (!is_server && setup.is_remote).then(|| self.upstream(at, machine)),
+                    server: SERVER,
+                    is_store: false,
+                    key: None,
                 }
             })
             .collect()
+    }
+
+    /// A machine's volume, the stores on its disk, and what leads to its stores on the others.
+    fn offloading(&self, machine: usize) -> Vec<Hosted> {
+        let size = self.volumes[machine].size;
+        let own = Hosted {
+            volume: VolumeId(machine as u32),
+            size,
+            is_sparse: self.is_sparse[0],
+            export: None,
+            identity: None,
+            upstream: None,
+            server: machine,
+            is_store: false,
+            key: Some(KEY),
+        };
+        let others = || (0..MACHINES).filter(move |&other| other != machine);
+        let store = |client, server| Hosted {
+            volume: store_volume(client, server),
+            size: STORE_BYTES_MIN,
+            is_sparse: self.is_sparse[1],
+            is_store: true,
+            key: None,
+            ..own.clone()
+        };
+        let identity = |volume: VolumeId| (!self.kind.has_strangers()).then_some(100 + u128::from(volume.0));
+        let here = others().map(|client| {
+            let hosted = store(client, machine);
+            let (export, identity) = (Some(hosted.volume.0.to_string()), identity(hosted.volume));
+            Hosted { export, identity, ..hosted }
+        });
+        let there = others().map(|server| {
+            let hosted = store(machine, server);
+            let upstream = UpstreamSpec {
+                name: hosted.volume.0.to_string(),
+                size: STORE_BYTES_MIN,
+                volume: identity(hosted.volume),
+                client: format!("machine-{machine}"),
+                ..self.upstream(machine, machine)
+            };
+            Hosted { upstream: Some(upstream), server, ..hosted }
+        });
+        std::iter::once(own.clone()).chain(here).chain(there).collect()
+    }
+
+    fn control(&self, machine: usize) -> Control {
+        let others = (0..MACHINES).filter(|&other| other != machine);
+        Control {
+            settings: self.offload,
+            is_foreign: self.kind.has_strangers(),
+            patience_ns: self.patience_ns,
+            stores: others.map(|server| Known::new(store_volume(machine, server))).collect(),
+            incarnation: 0,
+            accepted: 0,
+        }
     }
 
     fn upstream(&self, volume: usize, machine: usize) -> UpstreamSpec {
@@ -236,7 +353,7 @@ impl Setup {
             volume: (self.kind != Kind::Stranger).then_some(100 + volume as u128),
             client: match self.kind {
                 Kind::Failover | Kind::Return => format!("gateway-{machine}"),
-                Kind::Plain | Kind::Stranger | Kind::Swap | Kind::Zombie => "gateway".into(),
+                _ => "gateway".into(),
             },
             // Above those of all processes of the other machine: some worlds have a hundred thousand.
             epoch: if is_successor { 1 << 60 } else { 0 },
@@ -248,6 +365,11 @@ impl Setup {
             is_shared: false,
         }
     }
+}
+
+/// The volume of a machine's store on another one, and that which leads to it.
+fn store_volume(client: usize, server: usize) -> VolumeId {
+    VolumeId((8 + MACHINES * client + server) as u32)
 }
 
 fn mix(rng: &mut Rng) -> Mix {

@@ -53,8 +53,14 @@ impl World {
         if what != Trouble::Special && (!may_happen || self.swapped_at.is_some()) {
             return Ok(());
         }
-        let gateway = self.volumes[0].front;
-        let machine = if self.out.rng.one_in(2) { gateway } else { SERVER };
+        let (gateway, server) = match self.setup.kind.has_stores() {
+            true => {
+                let one = self.out.rng.below(self.machines.len() as u64) as usize;
+                (one, (one + 1) % self.machines.len())
+            }
+            false => (self.volumes[0].front, SERVER),
+        };
+        let machine = if self.out.rng.one_in(2) { gateway } else { server };
         let away_ns = self.out.rng.pick(&[5 * MILLISECOND, 300 * MILLISECOND, 3 * SECOND]);
         match what {
             Trouble::Lose => {
@@ -67,7 +73,7 @@ impl World {
             }
             Trouble::Part => {
                 self.note(format!("a partition for {away_ns} ns"));
-                self.out.network.part(SERVER, gateway, self.out.now + away_ns);
+                self.out.network.part(server, gateway, self.out.now + away_ns);
             }
             Trouble::Stop => self.stop(machine, away_ns),
             Trouble::Kill => self.kill(machine, Some(away_ns))?,
@@ -100,6 +106,7 @@ impl World {
         self.resume(machine);
         self.note(format!("the process of machine {machine} dies"));
         self.out.stats.restarts += 1;
+        self.running(machine).end_readers();
         let state = &mut self.machines[machine];
         state.process = None;
         state.disk.server_died();
@@ -117,7 +124,7 @@ impl World {
     pub(crate) fn end_connections(&mut self, machine: usize) {
         let state = &self.machines[machine];
         let has_orphans = state.hosted.iter().any(|hosted| state.disk.has_orphans(hosted.volume));
-        if self.setup.kind == Kind::Stranger && has_orphans || !state.is_on {
+        if self.setup.kind.has_strangers() && has_orphans || !state.is_on {
             return;
         }
         for (wire, side) in std::mem::take(&mut self.machines[machine].unended) {
@@ -132,6 +139,7 @@ impl World {
         self.resume(machine);
         self.note(format!("machine {machine} loses power"));
         self.out.stats.restarts += 1;
+        self.running(machine).end_readers();
         let state = &mut self.machines[machine];
         (state.process, state.is_on) = (None, false);
         state.disk.power_cut(self.out.now);
@@ -146,12 +154,14 @@ impl World {
     /// The clients of a gateway that has died are disconnected, and what its process had in memory is lost.
     fn lose_fronts(&mut self, machine: usize, power: bool) -> Verdict {
         for at in 0..self.volumes.len() {
-            if self.volumes[at].front != machine || machine == SERVER {
+            let has_stores = self.setup.kind.has_stores();
+            if self.volumes[at].front != machine || machine == SERVER && !has_stores {
                 continue;
             }
             self.lose_front(at);
             let volume = &mut self.volumes[at];
-            if power && !volume.is_remote {
+            // Of a volume that may be off-loaded, stores may have newer content than the medium.
+            if power && !volume.is_remote && !has_stores {
                 volume.history.power_cut(self.machines[machine].disk.medium(VolumeId(at as u32)))?;
                 volume.losses.clear();
                 volume.unsettled.clear();
@@ -201,7 +211,7 @@ impl World {
             return Ok(());
         }
         match self.setup.kind {
-            Kind::Plain | Kind::Stranger => Ok(()),
+            Kind::Plain | Kind::Stranger | Kind::Stores { .. } => Ok(()),
             Kind::Swap => self.swap(away_ns),
             Kind::Failover => {
                 self.kill(1, Some(away_ns))?;

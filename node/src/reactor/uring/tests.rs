@@ -25,7 +25,7 @@ fn the_device_is_first(bytes: u64) -> bool {
     uring.open_socket(CONN, ours.into()).unwrap();
     let op = Op::Write { durable: false };
     let segments = vec![Segment::new(WRITTEN, 0, 512)];
-    uring.submit(IoId(0), &Io { op, volume: VOLUME, offset: 0, len: 512, segments });
+    uring.submit(IoId(0), &Io { op, volume: VOLUME, offset: 0, len: 512, segments, head: Vec::new() });
     let parts = (0..bytes.div_ceil(4096)).map(|i| Outgoing::Frame {
         frame: FrameId(1 + i as u32),
         start: 0,
