@@ -362,7 +362,9 @@ impl Front {
 fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> {
     let Client { session, volume, .. } = volumes.clients[conn];
     let state = volumes.volume(volume);
-    if volumes.draining.is_some() || state.is_closing() {
+    // Another disk that stops at the same time may need its store to the end.
+    let is_over = volumes.draining.is_some() && !volumes.is_store(state.spec.tenant);
+    if is_over || state.is_closing() {
         return Err(Errno::Shutdown);
     }
     if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {

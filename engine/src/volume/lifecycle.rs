@@ -249,19 +249,22 @@ impl Volumes {
         self.effects.push(Effect::Done(token, Ok(())));
     }
 
-    /// Continues a drain: when all received requests are finished, flushes every volume once.
+    /// Continues a drain: when all received requests are finished, flushes every volume once. Stores are served until
+    /// the process ends: another disk of this server may need its store for its own drain, and what a store has
+    /// answered is on the medium.
     pub(super) fn drain_on(&mut self) {
         let Some(token) = self.draining.filter(|_| !self.drained) else { return };
         let received = self.clients.values().all(|client| {
             // A request whose payload is incomplete counts as not received. The drain does not wait for reads: a
             // stalled reader must not prevent the flush of other clients' data.
             let coming = !matches!(client.inbound, Inbound::Header | Inbound::Stopped);
-            client.changing <= u32::from(coming)
+            client.changing <= u32::from(coming) || self.is_store(self.tenant_of(client.volume))
         });
         if !received {
             return;
         }
-        let ids: Vec<_> = self.table.values().map(Volume::id).collect();
+        let drained = self.table.values().filter(|volume| !self.is_store(volume.spec.tenant));
+        let ids: Vec<_> = drained.map(Volume::id).collect();
         for &id in &ids {
             if !std::mem::replace(&mut self.volume_mut(id).draining, true) {
                 self.flush_arrived(id, FlushFor::Control);

@@ -632,6 +632,7 @@ mod tests {
             min_bandwidths: vec![(name("team"), 30 << 20)],
             committed_share: 0.25,
             layers,
+            stores: Vec::new(),
         }
     }
 

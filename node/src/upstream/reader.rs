@@ -93,6 +93,10 @@ impl Reader {
     pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ReadError> {
         self.ask(Kind::Write, offset, bytes.len() as u64, bytes).await?;
         self.answer().await?;
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> Result<(), ReadError> {
         if self.opened.has(export_flag::SEND_FLUSH) {
             self.ask(Kind::Flush, 0, 0, &[]).await?;
             self.answer().await?;
@@ -100,7 +104,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the log of a store. `scanned` is the number of bytes so far.
+    /// Reads the log of a store. `scanned` is the number of bytes so far. What was read is durable then: of writes that
+    /// an earlier process did not see answered, the store's disk may have had it in its cache only.
     pub async fn scan(&mut self, mut scan: Scan, scanned: &AtomicU64) -> Result<Recovered, ReadError> {
         let Some((_, superblocks)) = scan.wants() else { return Ok(scan.finish()?) };
         let bytes = self.read(0, superblocks).await?;
@@ -127,6 +132,10 @@ impl Reader {
             scan.read(&bytes)?;
             scanned.store(scan.scanned_bytes(), Ordering::Relaxed);
         }
+        for _ in ahead.drain(..) {
+            self.answer().await?;
+        }
+        self.flush().await?;
         Ok(scan.finish()?)
     }
 

@@ -1,0 +1,221 @@
+"""Off-loading, as an operator uses it: writes of a slow disk go to a store on another one, and come home."""
+
+import os
+import subprocess
+import threading
+import time
+
+import nbd
+from harness.case import ServerCase
+from harness.server import MIB
+
+BLOCK = 4096
+BLOCKS = 1000
+SIZE = 64 * MIB
+PLACES = SIZE // BLOCK
+# Kills at the peak.
+ROUNDS = 20 if os.environ.get("AEROGEL_TEST_LONG") else 3
+
+
+class Offload(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve(cache="64MiB")
+        self.server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", "2GiB")
+        self.server.cli("store", "create", "spare", "--size", "256MiB", "--disk", "default")
+        self.server.create("db", "64MiB", "--disk", "hdd")
+        self.server.cli("volume", "set", "db", "--write-cache", "none")
+
+    def cli(self, *words):
+        return self.server.json(*words)
+
+    def enable(self, *more):
+        # Every write that waits is off-loaded.
+        return self.server.cli("offload", "enable", "hdd", "--store", "spare", "--base-threshold", "0", *more)
+
+    def shown(self):
+        return self.cli("offload", "show", "hdd")
+
+    def until(self, what, is_so, seconds=60):
+        end = time.monotonic() + seconds
+        while not is_so():
+            self.assertLess(time.monotonic(), end, f"not {what}: {self.shown()}")
+            time.sleep(0.1)
+
+    @staticmethod
+    def place(number):
+        """Places all over the volume, none twice."""
+        return number * 7919 % PLACES * BLOCK
+
+    @staticmethod
+    def content(number, round_):
+        return bytes([number % 251 + 1, round_ + 1]) * (BLOCK // 2)
+
+    def write(self, handle, round_, depth=64, acknowledged=None):
+        """Random writes, many at once. Returns the numbers of those that were acknowledged."""
+        acknowledged = set() if acknowledged is None else acknowledged
+        for number in range(BLOCKS):
+            while handle.aio_in_flight() >= depth:
+                handle.poll(-1)
+
+            def done(error, number=number):
+                if error.value == 0:
+                    acknowledged.add(number)
+                return 1
+
+            handle.aio_pwrite(self.content(number, round_), self.place(number), completion=done)
+        while handle.aio_in_flight():
+            handle.poll(-1)
+        return acknowledged
+
+    def is_online(self):
+        return self.cli("volume", "show", "db")["condition"] == "online"
+
+    def check(self, handle, round_):
+        wrong = [at for at in range(BLOCKS) if handle.pread(BLOCK, self.place(at)) != self.content(at, round_)]
+        self.assertEqual(wrong, [], "places with other content")
+
+    def test_a_peak_goes_to_the_store_is_read_and_comes_home(self):
+        self.enable()
+        handle = self.server.open("db")
+        self.assertEqual(len(self.write(handle, 0)), BLOCKS)
+        handle.flush()
+        shown = self.shown()
+        self.assertGreater(shown["offloaded_bytes"], 100 * BLOCK, shown)
+        self.check(handle, 0)
+        # While data is away it is overwritten, and the new content counts.
+        self.assertEqual(len(self.write(handle, 1)), BLOCKS)
+        self.check(handle, 1)
+        self.until("at home", lambda: self.shown()["offloaded_bytes"] == 0)
+        self.check(handle, 1)
+        self.server.cli("offload", "disable", "hdd")
+        self.assertEqual(self.cli("offload", "list"), [])
+        self.check(handle, 1)
+        self.server.cli("store", "delete", "spare", "--yes")
+        self.server.restart()
+        self.check(self.server.open("db"), 1)
+
+    def test_what_is_away_is_there_after_a_kill_and_after_a_clean_stop(self):
+        self.enable("--reclaim-depth", "1")
+        for round_ in range(2):
+            handle = self.server.open("db")
+            self.write(handle, round_)
+            handle.flush()
+            self.assertGreater(self.shown()["offloaded_bytes"], 0)
+            if round_ == 0:
+                self.server.kill()
+                self.server.start()
+            else:
+                self.server.restart()
+            self.until("online", self.is_online)
+            self.check(self.server.open("db"), round_)
+
+    def test_what_was_acknowledged_is_there_after_a_kill_at_the_peak(self):
+        self.enable()
+        newest = {}
+        for round_ in range(ROUNDS):
+            acknowledged = set()
+            # The log of the killed server has no say in what the clients know.
+            killer = threading.Timer(0.2 + 0.2 * round_ % 0.7, self.server.kill)
+            handle = self.server.open("db")
+            killer.start()
+            try:
+                self.write(handle, round_, acknowledged=acknowledged)
+            except nbd.Error:
+                pass
+            killer.join()
+            newest.update(dict.fromkeys(acknowledged, round_))
+            self.server.start()
+            self.until("online", self.is_online)
+            handle = self.server.open("db")
+            for number, at_least in newest.items():
+                read = handle.pread(BLOCK, self.place(number))
+                # What was not acknowledged may be there, too.
+                possible = [self.content(number, later) for later in range(at_least, round_ + 1)]
+                self.assertIn(read, possible, f"write {number} of round {at_least} is lost in round {round_}")
+        self.assertGreater(len(newest), 50)
+
+    def foreign(self, server):
+        """Starts a server of somebody else for an image. Returns its URI, and the process."""
+        image, socket = self.scratch / "store.img", self.scratch / "store.sock"
+        if not image.exists():
+            with image.open("wb") as file:
+                file.truncate(64 * MIB)
+        socket.unlink(missing_ok=True)
+        command = {
+            "nbdkit": ["nbdkit", "-f", "-U", socket, "file", image],
+            "qemu-nbd": ["qemu-nbd", "-t", "-f", "raw", "-e", "16", "-k", socket, image],
+        }[server]
+        process = subprocess.Popen([str(word) for word in command])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        while not socket.exists():
+            time.sleep(0.02)
+        return f"nbd+unix:///?socket={socket}", process
+
+    def a_server_of_somebody_else_has_the_store(self, name):
+        uri, process = self.foreign(name)
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0", "--reclaim-depth", "1")
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.assertGreater(self.shown()["offloaded_bytes"], 0)
+        self.check(handle, 0)
+        # Both are away; only the volume that may have data there waits for the store.
+        self.server.kill()
+        process.kill()
+        process.wait()
+        self.server.start()
+        self.until("offline", lambda: self.cli("volume", "show", "db")["condition"] == "offline")
+        self.assertIn(uri, self.server.cli("disk", "show", "hdd").stdout)
+        self.server.create("other", "4MiB", "--disk", "default")
+        self.server.open("other").pwrite(b"served" * 512, 0)
+        self.foreign(name)
+        self.until("online", self.is_online)
+        self.check(self.server.open("db"), 0)
+        self.server.cli("offload", "disable", "hdd")
+        self.check(self.server.open("db"), 0)
+
+    def test_nbdkit_has_the_store(self):
+        self.a_server_of_somebody_else_has_the_store("nbdkit")
+
+    def test_qemu_nbd_has_the_store(self):
+        self.a_server_of_somebody_else_has_the_store("qemu-nbd")
+
+    def test_a_store_that_is_gone_for_good_has_a_copy(self):
+        uri, process = self.foreign("nbdkit")
+        self.enable("--store", uri, "--copies", "2", "--reclaim-depth", "1")
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.assertGreater(self.shown()["offloaded_bytes"], 0)
+        self.server.kill()
+        process.kill()
+        process.wait()
+        (self.scratch / "store.img").unlink()
+        self.server.start()
+        # It waits for the store for 30 s.
+        self.until("online", self.is_online, 60)
+        self.check(self.server.open("db"), 0)
+        refused = self.server.refused("offload", "store", "remove", "hdd", uri, "--lost")
+        self.assertIn("--yes", refused)
+        self.server.cli("offload", "store", "remove", "hdd", uri, "--lost", "--yes")
+        self.check(self.server.open("db"), 0)
+
+    def test_what_cannot_be_is_refused_and_changes_nothing(self):
+        self.server.cli("store", "create", "near", "--size", "17MiB", "--disk", "hdd")
+        for words, why in (
+            (("enable", "hdd", "--store", "near"), "near"),
+            (("enable", "hdd", "--store", "none"), "none"),
+            (("enable", "hdd", "--store", "db"), "db"),
+            (("enable", "nowhere", "--store", "spare"), "nowhere"),
+            (("enable", "hdd", "--store", "spare", "--copies", "2"), "2"),
+            (("enable", "hdd", "--store", "spare", "--copies", "3"), "3"),
+            (("enable", "hdd"), "--store"),
+            (("show", "hdd"), "hdd"),
+            (("disable", "hdd"), "hdd"),
+        ):
+            self.assertIn(why, self.server.refused("offload", *words), words)
+        self.assertEqual(self.cli("offload", "list"), [])
+        self.enable("--except", "db")
+        self.assertIn("hdd", self.server.refused("store", "delete", "spare", "--yes"))
+        self.write(self.server.open("db"), 0)
+        self.assertEqual(self.shown()["offloaded_bytes"], 0)
