@@ -5,8 +5,8 @@
 //!   in unsent replies ─┴─► must not change                     └─► holds garbage: must neither change nor be used
 //! ```
 //!
-//! The checks are by whole frames, which is stricter than a real machine, but for reads: different devices may read into
-//! different parts of a frame at once.
+//! The checks are by whole frames, which is stricter than a real machine, but for reads: different devices may read
+//! into different parts of a frame at once.
 //!
 //! The engine returns memory by giving up frames above a limit. A returned frame holds garbage, and using it before the
 //! limit is raised above it is an error.

@@ -63,9 +63,7 @@ const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 7] = [
     ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
     ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
     ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
-    ("aerogel_volume_offloaded_bytes", "Newest content that is in off-load stores and not on the disk", |v| {
-        v.offloaded_bytes as f64
-    }),
+    ("aerogel_volume_offloaded_bytes", "Newest content in off-load stores", |v| v.offloaded_bytes as f64),
     ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
     ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| f64::from(u8::from(v.failing))),
     ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),

@@ -22,6 +22,10 @@ impl Control {
     pub(super) async fn delete(&self, name: &Name, force: bool, is_store: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
         self.check_role(name, is_store)?;
+        // Before its connections, which are those of that disk.
+        if let Some(disk) = self.user_of_store(name).filter(|_| is_store && !force) {
+            return Err(OffloadRefused::InUse { store: name.clone(), disk }.into());
+        }
         let stats = self.stats_of(name).await?;
         let connections = stats.as_ref().map_or(0, |stats| stats.connections);
         if connections > 0 && !force {
@@ -41,9 +45,6 @@ impl Control {
             let spec = volume.spec.clone().unwrap_or_else(|| Spec::new(0, None, Allocation::Whole));
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
-        if let Some(disk) = self.user_of_store(name).filter(|_| spec.store && !force) {
-            return Err(OffloadRefused::InUse { store: name.clone(), disk }.into());
-        }
         self.keep_earlier_allotment(&disk, name, &spec, &store).await?;
         // A raw device, or an export, keeps everything that was acknowledged. But nothing waits for a server that is
         // away.

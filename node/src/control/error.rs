@@ -193,7 +193,7 @@ pub enum Error {
     Upstream(#[from] UpstreamError),
     /// Writes are not off-loaded as requested.
     #[error(transparent)]
-    Offload(#[from] OffloadRefused),
+    Offload(Box<OffloadRefused>),
     /// Two disks on one device would compete for its time.
     #[error("{path} is on the same device as disk '{other}': the two disks would delay each other")]
     SameDevice {
@@ -278,6 +278,12 @@ pub enum Error {
     Metrics(#[from] std::fmt::Error),
 }
 
+impl From<OffloadRefused> for Error {
+    fn from(error: OffloadRefused) -> Error {
+        Error::Offload(Box::new(error))
+    }
+}
+
 impl Error {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
@@ -329,9 +335,7 @@ impl Error {
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::WhichDiskOfTenant(name, _) => format!("name one with --disk; see `aerogel tenant show {name}`"),
-            Error::NotOnDisk { tenant, .. } => {
-                format!("`aerogel tenant show {tenant}` shows its disks, `aerogel volume create` adds a volume")
-            }
+            Error::NotOnDisk { tenant, .. } => format!("`aerogel tenant show {tenant}` shows the disks that it is on"),
             Error::NoStores(disk) => format!("`aerogel store create NAME --disk {disk} --size SIZE` makes one"),
             Error::DiskOffline(name, _) => {
                 format!(

@@ -78,8 +78,7 @@ impl Control {
             Err(error) => return self.give_up(&disk, &name, change, error).await,
         };
         if let Err(error) = opened {
-            let removed = spec.clone();
-            with_files(&store, &name, move |files| remove(files, &removed)).await??;
+            with_files(&store, &name, move |files| remove(files, &spec)).await??;
             let error = match error {
                 NotOpen::Busy(why) => Error::Waiting(name.clone(), why),
                 NotOpen::Failed(error) => error,

@@ -1,5 +1,5 @@
-//! `DISK/offload.toml`: the stores that the writes of a disk are off-loaded to, and what the next process has to know of
-//! them before it may use them. The file exists as long as off-loading is enabled.
+//! `DISK/offload.toml`: the stores that the writes of a disk are off-loaded to, and what the next process has to know
+//! of them before it may use them. The file exists as long as off-loading is enabled.
 //!
 //! A volume may be off-loaded only if its specification is marked ([`Spec::offload`](super::Spec)) and the file has a
 //! number for it. The number is in the logs. It is given once, so what a log has of a volume that was deleted is never

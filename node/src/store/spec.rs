@@ -16,8 +16,8 @@ pub enum SpecError {
     #[error("{}", .0.message())]
     Syntax(Box<toml::de::Error>),
     #[error(
-        "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, and {FORMAT_OFFLOAD} of volumes whose \
-         writes may be off-loaded"
+        "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, and {FORMAT_OFFLOAD} of volumes \
+         whose writes may be off-loaded"
     )]
     Format(u32),
     #[error(transparent)]

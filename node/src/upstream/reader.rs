@@ -1,8 +1,8 @@
 //! A session with an export outside of a disk's thread: for what happens before a volume is opened.
 //!
-//! Requests are made here one call at a time. [`Reader::scan`] reads the log of an off-load store at streaming rate: the
-//! scan names one read after the other, and they nearly always follow one another, so the next ones are requested before
-//! they are named. What is not named after all is dropped.
+//! Requests are made here one call at a time. [`Reader::scan`] reads the log of an off-load store at streaming rate:
+//! the scan names one read after the other, and they nearly always follow one another, so the next ones are requested
+//! before they are named. What is not named after all is dropped.
 
 use std::collections::VecDeque;
 use std::io;

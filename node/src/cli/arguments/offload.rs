@@ -10,8 +10,8 @@ use crate::store::offload::{
 
 /// Off-load the writes of overloaded disks to stores on other disks
 ///
-/// While a disk has more requests than it works off, writes go to logs on idle disks, and are copied home later. Clients
-/// notice shorter waits.
+/// While a disk has more requests than it works off, writes go to logs on idle disks, and are copied home later.
+/// Clients notice shorter waits.
 #[derive(Debug, Args)]
 pub struct OffloadArgs {
     #[command(subcommand)]
@@ -58,7 +58,8 @@ pub struct EnableArgs {
                                                   {COPIES_DEFAULT}]"))]
     pub copies: Option<u32>,
     /// Off-loaded bytes of a volume, at most
-    #[arg(long, value_name = "SIZE", help = format!("Off-loaded bytes of a volume, at most [default: {LIMIT_DEFAULT}]"))]
+    #[arg(long, value_name = "SIZE", help = format!("Off-loaded bytes of a volume, at most \
+                                                     [default: {LIMIT_DEFAULT}]"))]
     pub limit: Option<Size>,
     /// Requests at the disk above which writes are off-loaded
     #[arg(long, value_name = "N", help = format!("Requests of a tenant at the disk above which its writes are \

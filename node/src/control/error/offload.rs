@@ -93,8 +93,7 @@ impl OffloadRefused {
             OffloadRefused::OtherStores(disk)
             | OffloadRefused::OtherCopies(disk)
             | OffloadRefused::OtherExceptions(disk) => {
-                format!("`aerogel offload disable {disk}` ends it; then enable it anew. Other settings can be changed at \
-                         once")
+                format!("`aerogel offload disable {disk}` ends it; then enable it anew. Others can be changed at once")
             }
             OffloadRefused::Ending(disk) => format!("wait for it: `aerogel offload show {disk}`"),
             OffloadRefused::SameDisk { .. } => {
@@ -109,20 +108,22 @@ impl OffloadRefused {
             }
             OffloadRefused::Unknown { disk, .. } => format!("`aerogel offload show {disk}` shows its stores"),
             OffloadRefused::NotLost(_) => {
-                "`aerogel offload disable` brings everything home; then enable it with the other stores. If the store is \
-                 gone for good: --lost --yes"
+                "`aerogel offload disable` brings everything home; then enable it with the other stores. If the store \
+                 is gone for good: --lost --yes"
                     .into()
             }
             OffloadRefused::Reachable(_) => "`aerogel offload disable` brings everything home".into(),
             OffloadRefused::Waits { disk, .. } => {
                 format!(
-                    "start the server of the store, or if it is gone for good: `aerogel offload store remove {disk} STORE \
-                     --lost --yes`"
+                    "start the server of the store, or if it is gone for good: \
+                     `aerogel offload store remove {disk} STORE --lost --yes`"
                 )
             }
             OffloadRefused::Detached(disk) => {
-                format!("`aerogel offload disable {disk}` brings everything home; or use --force: the disk needs the same \
-                         stores when it is attached again")
+                format!(
+                    "`aerogel offload disable {disk}` brings everything home; or use --force: the disk needs the \
+                     same stores when it is attached again"
+                )
             }
             OffloadRefused::InUse { disk, .. } => {
                 format!("`aerogel offload disable {disk}` brings everything home; or use --force")

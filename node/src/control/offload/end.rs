@@ -120,7 +120,8 @@ impl Control {
             _ => String::new(),
         };
         let message = format!(
-            "store '{store}' of disk '{disk}' is removed; ranges of which only it had the newest content are old{rest}{when}"
+            "store '{store}' of disk '{disk}' is removed; ranges of which only it had the newest content are \
+             old{rest}{when}"
         );
         Ok(Done { message, disk: None, volume: None, tenant: None })
     }

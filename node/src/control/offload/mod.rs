@@ -6,8 +6,8 @@
 //!   disable ─► EndOffload: everything comes home ─► marks and offload.toml are removed
 //! ```
 //!
-//! The stores are reached as the exports of gateway volumes are: over NBD, another disk of this server, too. The volumes
-//! that lead to them belong to a tenant that nobody sees. Their numbers are known here only.
+//! The stores are reached as the exports of gateway volumes are: over NBD, another disk of this server, too. The
+//! volumes that lead to them belong to a tenant that nobody sees. Their numbers are known here only.
 
 mod enable;
 mod end;
