@@ -75,6 +75,11 @@ impl Route {
         self.stores.contains(&volume)
     }
 
+    /// A volume that leads to a store.
+    pub(crate) fn a_store(&self) -> Option<VolumeId> {
+        self.stores.first().copied()
+    }
+
     pub(crate) fn is_offloading(&self) -> bool {
         self.offload.is_some()
     }

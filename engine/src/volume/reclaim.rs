@@ -50,6 +50,9 @@ impl Volumes {
     }
 
     /// Begins a copy, unless its frames would be too many. Copies have a quarter of the partition at most.
+    ///
+    /// The partition may be full of blocks whose writes wait for room in the logs, which only a copy makes: so the first
+    /// one may have frames of the tenant of the stores, which has no blocks of its own.
     fn begin_copy(&mut self, volume: VolumeId, reclaim: Reclaim) -> bool {
         let (tenant, blocks) = (self.tenant_of(volume), (reclaim.end - reclaim.start).div_ceil(BLOCK) as u32);
         let copying = self.volume(volume).reclaim_frames;
@@ -59,6 +62,9 @@ impl Volumes {
         let has_frames = (copying == 0 || copying + blocks <= quarter)
             && self.waiting[tenant].reads.is_empty()
             && self.cache.take_frames(tenant, blocks, &mut frames);
+        let reserve = self.route.a_store().map(|store| self.tenant_of(store));
+        let has_frames =
+            has_frames || copying == 0 && reserve.is_some_and(|of| self.cache.take_frames(of, blocks, &mut frames));
         if has_frames {
             let state = self.volume_mut(volume);
             state.reclaims += 1;

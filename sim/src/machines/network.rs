@@ -326,6 +326,12 @@ impl Network {
         self.send_later(now, SECOND / 2, queue, wire, 1, Chunk::Hello);
     }
 
+    /// Those that a machine has opened to others.
+    pub(crate) fn of_machine(&self, machine: usize) -> Vec<Wire> {
+        let of = |found: &Connection| matches!(found.hosts[0], Host::Machine { at, .. } if at == machine);
+        self.connections.iter().filter(|(_, found)| of(found)).map(|(&wire, _)| wire).collect()
+    }
+
     /// Connections between machines that are not lost.
     pub(crate) fn between_machines(&self) -> Vec<Wire> {
         let found = self.connections.iter().filter(|(_, found)| found.machines().is_some() && !found.is_lost);

@@ -14,7 +14,7 @@ use engine::control::Command;
 use engine::ids::{VolumeId, VolumeKey};
 use engine::nbd::Part;
 use engine::nbd::wire::command;
-use engine::offload::{Initial, Past, Recovered, STORE_BYTES_MIN, Scan, Settings, Setup, StoreId, Unusable, log_bytes};
+use engine::offload::{Initial, Past, Recovered, Scan, Settings, Setup, StoreId, Unusable};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
 use super::clients::SESSION;
@@ -43,6 +43,8 @@ pub(crate) struct Control {
     pub(crate) is_foreign: bool,
     /// How long it waits for stores before it starts without one.
     pub(crate) patience_ns: Nanos,
+    /// Bytes of each log.
+    pub(crate) log_bytes: u64,
     pub(crate) stores: Vec<Known>,
     pub(crate) incarnation: u32,
     pub(crate) accepted: u32,
@@ -97,18 +99,14 @@ struct Reader {
     is_used: bool,
 }
 
-fn capacity() -> u64 {
-    log_bytes(STORE_BYTES_MIN).expect("the smallest store")
-}
-
 impl Reader {
-    fn new(log: u128) -> Reader {
+    fn new(log: u128, bytes: u64) -> Reader {
         Reader {
             wire: None,
             replies: Replies::new(SESSION),
             asked: None,
             data: Vec::new(),
-            scan: Some(Scan::new(log, capacity())),
+            scan: Some(Scan::new(log, bytes)),
             again_at: 0,
             found: None,
             is_used: false,
@@ -121,7 +119,7 @@ impl Running<'_> {
     pub(crate) fn begin_offload(&mut self) -> Verdict {
         let Some(control) = &mut self.machine.control else { return Ok(()) };
         control.incarnation += 1;
-        let readers = control.stores.iter().map(|store| Reader::new(store.log())).collect();
+        let readers = control.stores.iter().map(|store| Reader::new(store.log(), control.log_bytes)).collect();
         self.process().offloading = Offloading { since: self.out.now, readers, ..Offloading::default() };
         (0..STORES).for_each(|store| self.read_store(store));
         self.control_soon();
@@ -144,6 +142,10 @@ impl Running<'_> {
 
     fn known(&self, store: usize) -> &Known {
         &self.machine.control.as_ref().expect("it off-loads").stores[store]
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.machine.control.as_ref().expect("it off-loads").log_bytes
     }
 
     fn reader(&mut self, store: usize) -> &mut Reader {
@@ -223,12 +225,12 @@ impl Running<'_> {
 
     /// The store could not be read to the end: it is tried again from the beginning, later.
     fn scan_again(&mut self, store: usize) {
-        let log = self.known(store).log();
-        self.reader(store).scan = Some(Scan::new(log, capacity()));
+        let (log, bytes) = (self.known(store).log(), self.log_bytes());
+        self.reader(store).scan = Some(Scan::new(log, bytes));
     }
 
     fn was_read(&mut self, store: usize, request: Request) -> Verdict {
-        let (log, has_log) = (self.known(store).log(), self.known(store).has_log);
+        let (log, has_log, bytes) = (self.known(store).log(), self.known(store).has_log, self.log_bytes());
         let reader = self.reader(store);
         let Some(mut scan) = reader.scan.take() else { return Ok(()) };
         let is_flushed = request.command == command::FLUSH;
@@ -239,7 +241,7 @@ impl Running<'_> {
                 reader.scan = Some(scan);
                 is_read.then(|| reader.scan.take().expect("just put there").finish().expect("it is read"))
             }
-            Err(Unusable::NoLog) if !has_log => Some(Recovered::format(log, capacity())),
+            Err(Unusable::NoLog) if !has_log => Some(Recovered::format(log, bytes)),
             Err(why) => return Err(format!("store {store}: {why}")),
         };
         if found.is_none() {
@@ -274,7 +276,7 @@ impl Running<'_> {
         for ((store, reader), &is_missing) in control.stores.iter_mut().zip(&mut offloading.readers).zip(&is_missing) {
             let initial = match reader.found.take() {
                 Some(found) => Initial::Scanned(Box::new(found), store.missed),
-                None => Initial::Missing(store.log(), capacity()),
+                None => Initial::Missing(store.log(), control.log_bytes),
             };
             reader.is_used = !is_missing;
             stores.push((store.volume, initial));
@@ -297,8 +299,9 @@ impl Running<'_> {
 
     /// A store that was missing at the start is there.
     fn arrived(&mut self, store: usize) -> Verdict {
+        let is_over = self.process().offloading.is_over;
         let reader = self.reader(store);
-        let Some(found) = reader.found.take().filter(|_| !reader.is_used) else { return Ok(()) };
+        let Some(found) = reader.found.take().filter(|_| !reader.is_used && !is_over) else { return Ok(()) };
         reader.is_used = true;
         self.command(Command::StoreArrived(StoreId(store as u8), Box::new(found)))?;
         self.settle()

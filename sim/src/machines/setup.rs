@@ -95,6 +95,10 @@ pub(crate) struct Setup {
     /// When writes are off-loaded, and how long a process waits for stores.
     offload: Settings,
     patience_ns: Nanos,
+    /// All machines lose power at once.
+    pub(crate) is_blackout: bool,
+    /// A process that dies has lost its connections before, and what it sent may arrive later.
+    pub(crate) is_late: bool,
 }
 
 /// Machines of a world with stores.
@@ -143,6 +147,8 @@ impl Setup {
             trouble_ns: rng.pick(&[50 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND]),
             offload: NO_STORES,
             patience_ns: 0,
+            is_blackout: false,
+            is_late: false,
         };
         let dice = &mut Rng::new(seed ^ 0x2e_705);
         let drawn = match dice.below(6) {
@@ -185,6 +191,27 @@ impl Setup {
             limit_bytes: rng.pick(&[64 << 10, 64 << 20]),
         };
         setup.patience_ns = rng.pick(&[200 * MILLISECOND, 3 * SECOND]);
+        match rng.below(6) {
+            // What is written is torn by power cuts.
+            0 => {
+                (setup.is_blackout, setup.weights) = (true, [0, 0, 0, 2, 10]);
+                setup.trouble_ns = rng.pick(&[100 * MILLISECOND, 500 * MILLISECOND]);
+            }
+            // Writes of dead processes arrive.
+            1 => {
+                setup.kind = Kind::Stores { is_foreign: true };
+                (setup.is_late, setup.weights) = (true, [4, 0, 0, 10, 1]);
+                setup.trouble_ns = rng.pick(&[100 * MILLISECOND, 500 * MILLISECOND]);
+            }
+            // Processes begin without a store, which comes back later.
+            2 | 3 => {
+                setup.offload.copies = 2;
+                setup.patience_ns = 50 * MILLISECOND;
+                setup.weights = [0, 10, 2, 10, 5];
+                setup.trouble_ns = rng.pick(&[200 * MILLISECOND, SECOND]);
+            }
+            _ => {}
+        }
         setup
     }
 
@@ -339,6 +366,8 @@ impl Setup {
             settings: self.offload,
             is_foreign: self.kind.has_strangers(),
             patience_ns: self.patience_ns,
+            // So small that it is full soon. A new epoch in a stranger's log leaves much of it unused.
+            log_bytes: if self.kind.has_strangers() { 12 << 20 } else { 1 << 20 },
             stores: others.map(|server| Known::new(store_volume(machine, server))).collect(),
             incarnation: 0,
             accepted: 0,

@@ -76,7 +76,18 @@ impl World {
                 self.out.network.part(server, gateway, self.out.now + away_ns);
             }
             Trouble::Stop => self.stop(machine, away_ns),
-            Trouble::Kill => self.kill(machine, Some(away_ns))?,
+            Trouble::Kill => {
+                if self.setup.is_late {
+                    let late = self.out.network.of_machine(machine);
+                    late.into_iter().for_each(|wire| self.out.network.lose(self.out.now, &mut self.out.queue, wire));
+                }
+                self.kill(machine, Some(away_ns))?;
+            }
+            Trouble::Power if self.setup.is_blackout => {
+                for machine in 0..self.machines.len() {
+                    self.power_off(machine, away_ns)?;
+                }
+            }
             Trouble::Power => self.power_off(machine, away_ns)?,
             Trouble::Special => self.special(away_ns)?,
         }
