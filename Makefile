@@ -17,7 +17,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
 .PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
-.PHONY: readme install deb lint deny clean
+.PHONY: readme install deb lint deny clean test-planted-long
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,8 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=machines
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stores
+	@$(MAKE) --no-print-directory test-planted-long
 	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	@$(MAKE) --no-print-directory test-traces
 	@$(MAKE) --no-print-directory test-tables
@@ -60,6 +62,8 @@ test-rust: ## unit, property and scenario tests of all crates
 
 test-planted: ## the simulation's checkers find every planted bug, the fuzzer's corpus some
 	cargo test --workspace $(CHECKED) --features sim/planted-bugs,fuzz/planted-bugs --test planted
+
+test-planted-long: ## the worlds of the client of off-load stores find every planted bug of it
 	cargo test -p engine $(CHECKED) --features planted-bugs --lib planted_bugs_are_found
 
 # With the assertions on, and few enough seeds for each change.
@@ -67,7 +71,7 @@ test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
-swarm: ## SEEDS=n simulated worlds (WORLDS=machines: with gateways); a failing one is printed as a command
+swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways; WORLDS=stores: off-load); a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)
@@ -113,10 +117,11 @@ deb: build ## a Debian package in target/debian
 	@scripts/setup deb
 	scripts/deb $(TARGET)/release/aerogel $(TARGET)/debian
 
-readme: ## run the commands that the README and the chapter on gateways show
+readme: ## run the commands that the README and the chapters on gateways and off-load show
 	@scripts/setup test
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/gateway.md
+	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/offload.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
 	@scripts/setup bench

@@ -51,8 +51,8 @@ impl Volumes {
 
     /// Begins a copy, unless its frames would be too many. Copies have a quarter of the partition at most.
     ///
-    /// The partition may be full of blocks whose writes wait for room in the logs, which only a copy makes: so the first
-    /// one may have frames of the tenant of the stores, which has no blocks of its own.
+    /// The partition may be full of blocks whose writes wait for room in the logs, which only a copy makes: so the
+    /// first one may have frames of the tenant of the stores, which has no blocks of its own.
     fn begin_copy(&mut self, volume: VolumeId, reclaim: Reclaim) -> bool {
         let (tenant, blocks) = (self.tenant_of(volume), (reclaim.end - reclaim.start).div_ceil(BLOCK) as u32);
         let copying = self.volume(volume).reclaim_frames;
