@@ -71,7 +71,7 @@ test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
-swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways; WORLDS=stores: off-load); a failing one is printed as a command
+swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load); a failing one is printed
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)

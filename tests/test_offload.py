@@ -9,6 +9,9 @@ import nbd
 from harness.case import ServerCase
 from harness.server import MIB
 
+# Mostly for a slow disk.
+WAITS = True
+
 BLOCK = 4096
 BLOCKS = 1000
 SIZE = 64 * MIB

@@ -8,6 +8,16 @@ fn the_manual_agrees_with_the_help() {
     agrees::check(
         "aerogel",
         env!("CARGO_BIN_EXE_aerogel"),
-        &["serve.md", "volume.md", "store.md", "tenant.md", "policy.md", "disk.md", "status.md", "top.md"],
+        &[
+            "serve.md",
+            "volume.md",
+            "store.md",
+            "offload.md",
+            "tenant.md",
+            "policy.md",
+            "disk.md",
+            "status.md",
+            "top.md",
+        ],
     );
 }
