@@ -199,8 +199,6 @@ bugs! {
     NewerReclaimed,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
-    /// What the scan of a store found is not flushed there.
-    ScanNotFlushed,
 }
 
 impl Bug {

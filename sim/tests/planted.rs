@@ -59,7 +59,7 @@ fn is_of_machines(bug: Bug) -> bool {
 /// The worlds in which a bug can show.
 fn worlds(bug: Bug) -> Worlds {
     match bug {
-        Bug::ReclaimNotDurable | Bug::ScanNotFlushed => Worlds::Stores,
+        Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
         _ if is_of_machines(bug) => Worlds::Machines,
         _ => Worlds::Server,
@@ -92,7 +92,6 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::EarlierSessionKept | Bug::EarlierEpochAdmitted => 12,
         Bug::ClaimContinuesNothing => 36,
         Bug::UnsentNotBounded => 209,
-        Bug::ScanNotFlushed => 1314,
         Bug::AcknowledgedOutOfOrder => 38,
         Bug::ChecksumNotChecked => 48,
         Bug::HighestDeletedFirst => 92,

@@ -237,9 +237,8 @@ impl Running<'_> {
         let found = match scan.read(&reader.data) {
             _ if is_flushed => Some(scan.finish().map_err(|why| format!("store {store}: {why}"))?),
             Ok(()) => {
-                let is_read = scan.wants().is_none() && planted!(ScanNotFlushed);
                 reader.scan = Some(scan);
-                is_read.then(|| reader.scan.take().expect("just put there").finish().expect("it is read"))
+                None
             }
             Err(Unusable::NoLog) if !has_log => Some(Recovered::format(log, bytes)),
             Err(why) => return Err(format!("store {store}: {why}")),
