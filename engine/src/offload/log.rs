@@ -13,13 +13,15 @@
 //! - The head never passes the tail *that is durable in a superblock*: recovery begins there.
 //! - When a record fails, or the process is new, a new epoch begins behind everything that may still be on its way, and
 //!   the superblock says where the earlier epoch ended. What arrives late is behind that end, so recovery skips it.
+//! - A record follows its predecessor immediately if that is durable, and otherwise at the next block of 4 KiB: the
+//!   store writes a block of its cache to the disk once at a time, so two records in flight must not share one.
 //!
 //! Source: Everest, section 3.1. Downside: a version that is needed for long keeps all later records.
 
 use std::collections::VecDeque;
 
 use super::record::{HEADER, LINKS_MAX, LOG_STARTS, Superblock};
-use crate::units::SECTOR;
+use crate::units::{BLOCK, SECTOR};
 
 /// Part of the log that only deletions and padding may use, so that a full store can become empty again.
 const RESERVE_PARTS: u64 = 16;
@@ -124,16 +126,21 @@ impl Log {
         self.next() - self.durable.len() as u64
     }
 
-    /// Bytes of padding that precede a record of so many bytes.
+    /// Bytes that the next record is away from its predecessor.
+    fn gap(&self) -> u64 {
+        if self.durable.is_empty() { 0 } else { gap(self.head, self.capacity) }
+    }
+
+    /// Bytes of padding that precede a record of so many bytes, behind the gap.
     fn padding(&self, bytes: u64) -> u64 {
-        let left = self.capacity - self.head % self.capacity;
+        let left = self.capacity - (self.head + self.gap()) % self.capacity;
         if left < bytes { left } else { 0 }
     }
 
     /// Whether records of so many bytes in total fit, if none is larger than [`RECORD_BYTES_MAX`]. Some of the log is
     /// left for deletions.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.fits(bytes + self.padding(RECORD_BYTES_MAX) + self.capacity / RESERVE_PARTS)
+        self.fits(BLOCK + bytes + self.padding(RECORD_BYTES_MAX) + self.capacity / RESERVE_PARTS)
     }
 
     fn fits(&self, bytes: u64) -> bool {
@@ -202,17 +209,18 @@ impl Log {
 
     /// Whether a record without data fits.
     pub(super) fn has_room_for_header(&self) -> bool {
-        self.fits(HEADER as u64)
+        self.fits(self.gap() + HEADER as u64)
     }
 
     /// Takes the place for a record of so many bytes, of which `needed` versions or pins are in it. The padding that
     /// precedes it comes first. `None` if it does not fit.
     pub(super) fn append(&mut self, bytes: u64, needed: u16) -> Option<(Option<Place>, Place)> {
         debug_assert!(bytes.is_multiple_of(SECTOR) && bytes <= RECORD_BYTES_MAX);
-        let padding = self.padding(bytes);
-        if !self.fits(padding + bytes) {
+        let (gap, padding) = (self.gap(), self.padding(bytes));
+        if !self.fits(gap + padding + bytes) {
             return None;
         }
+        self.head += gap;
         // Padding is longer than a record may be only if the log is very small.
         let padding = (padding > 0).then(|| self.take(padding, 0));
         Some((padding, self.take(bytes, needed)))
@@ -316,8 +324,13 @@ impl Log {
 
 /// Bytes of the log of a store of this size; `None` if it is too small for one.
 pub fn log_bytes(store_bytes: u64) -> Option<u64> {
-    let bytes = store_bytes.checked_sub(LOG_STARTS)? / SECTOR * SECTOR;
+    let bytes = store_bytes.checked_sub(LOG_STARTS)? / BLOCK * BLOCK;
     (bytes >= LOG_BYTES_MIN).then_some(bytes)
+}
+
+/// Bytes from a position to the next block, or to the end of the log.
+pub(super) fn gap(at: u64, capacity: u64) -> u64 {
+    (at.next_multiple_of(BLOCK) - at).min(capacity - at % capacity)
 }
 
 /// The smallest log: room for writes also after several new epochs, which each leave [`LATE_BYTES_MAX`] unused.

@@ -35,6 +35,7 @@ mod ranges;
 mod reclaim;
 mod record;
 mod recovery;
+mod settings;
 mod start;
 mod stats;
 mod store;
@@ -48,6 +49,7 @@ pub use log::{STORE_BYTES_MIN, log_bytes};
 pub(crate) use reclaim::Reclaim;
 pub use record::{HEADER, HeaderBytes, SUPERBLOCK, Sum, SuperblockBytes};
 pub use recovery::{Recovered, Scan, Unusable};
+pub use settings::Settings;
 pub use start::{Initial, Past, Setup};
 pub use stats::{Decided, OffloadStats, StoreStats};
 pub use store::StoreId;
@@ -76,21 +78,6 @@ const TAIL_NS: Nanos = SECOND;
 const NOWHERE: u64 = u64::MAX;
 /// Bits of a position in a log; the others of a place are the store.
 const POSITION_BITS: u32 = 56;
-
-/// What an operator chooses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// Stores that have each off-loaded write, 1 to [`COPIES_MAX`].
-    pub copies: usize,
-    /// Requests at the base above which writes are off-loaded.
-    pub base_threshold: u32,
-    /// Requests at a store from which on no writes are off-loaded to it.
-    pub store_threshold: u32,
-    /// Content of a tenant that is copied home at the same time while it has no other requests.
-    pub reclaim_depth: u32,
-    /// Off-loaded bytes of a volume, at most.
-    pub limit_bytes: u64,
-}
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,6 +190,9 @@ struct Volume {
     failed: BTreeMap<u64, (u64, u64)>,
     /// What is being copied to the base.
     reclaiming: Vec<Reclaim>,
+    /// For what is next: content with too few copies that can be reached, content in stores that can be written, and
+    /// any.
+    searches: [reclaim::Search; 3],
     /// Bytes whose newest content is away.
     away_bytes: u64,
 }
@@ -290,9 +280,11 @@ impl Offload {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
         let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
-        let limit = self.settings.store_threshold.min(base_load);
+        let is_always = self.settings.is_always;
+        let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
         let idle = able.clone().filter(|store| store.load() < limit).count();
-        let is_wanted = base_load > self.settings.base_threshold && !is_limited && !self.is_ending;
+        let is_overloaded = base_load > self.settings.base_threshold || is_always;
+        let is_wanted = is_overloaded && !is_limited && !self.is_ending;
         let is_peak = is_wanted && idle >= self.settings.copies;
         if is_peak != self.decided.is_peak {
             let store_load = able.map(Store::load).min();
@@ -496,13 +488,17 @@ impl Offload {
 
     /// A position is going to be read: what is there stays until [`Offload::read_ended`].
     pub(crate) fn read_begins(&mut self, store: StoreId, at: u64) {
-        self.stores[store.0 as usize].log.need(at);
+        let state = &mut self.stores[store.0 as usize];
+        state.log.need(at);
+        state.reads += 1;
     }
 
     /// That read has ended. If it failed, the store is not used before its log has been opened again.
     pub(crate) fn read_ended(&mut self, now: Nanos, store: StoreId, at: u64, is_good: bool) {
         self.now = self.now.max(now);
-        self.stores[store.0 as usize].log.release(at);
+        let state = &mut self.stores[store.0 as usize];
+        state.log.release(at);
+        state.reads -= 1;
         if !is_good && self.stores[store.0 as usize].is_open() {
             self.store_failed(store);
             self.close_if_drained(store);
@@ -567,6 +563,7 @@ impl Offload {
     /// A store cannot be written: what waits is decided anew, and its log begins a new epoch when what is on its way
     /// has ended.
     fn store_failed(&mut self, store: StoreId) {
+        self.search_again();
         let state = &mut self.stores[store.0 as usize];
         state.state = State::Failing;
         state.pending_bytes = 0;

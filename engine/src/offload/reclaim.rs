@@ -2,11 +2,11 @@
 //!
 //! Source: Everest, section 3.2.2.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranges::Id;
 use super::store::{State, Store};
-use super::{Offload, count};
+use super::{Offload, Settings, Volume, count};
 use crate::ids::VolumeKey;
 use crate::units::Nanos;
 
@@ -17,6 +17,29 @@ pub(crate) struct Reclaim {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(super) number: u64,
+}
+
+/// A search for the oldest version of which something holds. It looks at a bounded number at a time.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Search {
+    /// Number of the version from which on it looks.
+    from: u64,
+}
+
+impl Search {
+    /// Versions that it looks at.
+    const LOOKS_MAX: usize = 256;
+
+    /// The next version. `None` if there is none among those that it looks at; it goes on behind them next time, and
+    /// from the beginning after the last one.
+    fn next(&mut self, live: &BTreeMap<u64, Id>, is_wanted: impl Fn(Id) -> bool) -> Option<Id> {
+        let mut window = live.range(self.from..);
+        let found = window.by_ref().take(Search::LOOKS_MAX).find(|&(_, &id)| is_wanted(id));
+        if found.is_none() {
+            self.from = window.next().map_or(0, |(&number, _)| number);
+        }
+        found.map(|(_, &id)| id)
+    }
 }
 
 impl Offload {
@@ -51,24 +74,31 @@ impl Offload {
         }
         let away = self.mask(|store| !store.is_open());
         let missing = self.mask(|store| store.state == State::Missing);
-        let (state, versions) = (&self.volumes[volume], &self.versions);
-        let is_free = |&&id: &&Id| {
+        let Offload { volumes, versions, .. } = self;
+        let Volume { live, reclaiming, searches: [vulnerable, near, any], .. } = &mut volumes[volume];
+        let is_free = |id: Id| {
             let version = &versions[id];
-            !state.reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
+            !reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
         };
-        let has_copy = |id: &Id, stores: u16| versions[*id].copies_in(stores) > 0;
-        let candidates = || state.live.values().filter(is_free);
-        let is_vulnerable = |id: &&Id| has_copy(id, !away) && versions[**id].stores & away != 0;
-        let vulnerable = || candidates().find(is_vulnerable).filter(|_| away != 0);
-        // A store that cannot be written can perhaps be read.
-        let near = || candidates().find(|id| has_copy(id, !away));
-        let any = || candidates().find(|id| has_copy(id, !missing));
-        let &id = vulnerable().or_else(near).or_else(any)?;
-        let version = &versions[id];
+        let has_copy = |id: Id, stores: u16| versions[id].copies_in(stores) > 0;
+        let is_near = |id: Id| is_free(id) && has_copy(id, !away);
+        let id = (away != 0)
+            .then(|| vulnerable.next(live, |id| is_near(id) && versions[id].stores & away != 0))
+            .flatten()
+            .or_else(|| near.next(live, is_near))
+            // A store that cannot be written can perhaps be read.
+            .or_else(|| any.next(live, |id| is_free(id) && has_copy(id, !missing)))?;
+        let state = &self.volumes[volume];
+        let version = &self.versions[id];
         let (start, end) = state.ranges.away(version.start, version.end(), id).next()?;
         let reclaim = Reclaim { volume, start, end, number: version.number };
         self.volumes[volume].reclaiming.push(reclaim);
         Some(reclaim)
+    }
+
+    /// What can be reached has changed: the oldest content comes first again.
+    pub(super) fn search_again(&mut self) {
+        self.volumes.values_mut().for_each(|state| state.searches = Default::default());
     }
 
     /// A reclaim was given up: nothing of it is on its way to the base any more.
@@ -78,15 +108,22 @@ impl Offload {
         }
     }
 
-    /// Content that is copied home at the same time.
+    /// Copies of a volume at a time, read and written.
     pub(crate) fn reclaim_depth(&self) -> u32 {
         self.settings.reclaim_depth
     }
 
-    /// Requests at the base up to which content is brought home; `None` if that does not count.
-    pub(crate) fn reclaim_threshold(&self, volume: VolumeKey) -> Option<u32> {
+    /// Copies of a volume that may be on their way to the base at a time, with so many other requests. Writes may wait
+    /// for the room in logs that only copies make.
+    pub(crate) fn copies_at_a_time(&self, volume: VolumeKey, load: u32, has_waiting: bool) -> u32 {
+        let Settings { base_threshold, reclaim_depth, limit_bytes, is_always, .. } = self.settings;
         let away = self.volumes.get(volume).map_or(0, |state| state.away_bytes);
-        let is_urgent = self.is_ending || away >= self.settings.limit_bytes || self.stores.iter().any(Store::is_short);
-        (!is_urgent).then_some(self.settings.base_threshold)
+        let is_urgent = self.is_ending || has_waiting || away > limit_bytes || self.stores.iter().any(Store::is_short);
+        match load {
+            _ if is_urgent => reclaim_depth,
+            _ if is_always => 0,
+            0 => reclaim_depth,
+            _ => u32::from(load <= base_threshold),
+        }
     }
 }

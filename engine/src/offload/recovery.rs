@@ -11,8 +11,8 @@
 
 use std::collections::VecDeque;
 
-use super::log::{Link, RECORD_BYTES_MAX, Record};
-use super::record::{self, HEADER, Header, Kind, LOG_STARTS, SUPERBLOCK, Stored, Sum, Superblock};
+use super::log::{self, Link, RECORD_BYTES_MAX, Record};
+use super::record::{self, HEADER, Header, HeaderBytes, Kind, LOG_STARTS, SUPERBLOCK, Stored, Sum, Superblock};
 use crate::units::SECTOR;
 
 /// Bytes of a read: large enough for the disk's streaming rate, small enough to be shared with others.
@@ -201,18 +201,27 @@ impl Scan {
         if self.at >= link.end {
             return Ok(self.next_epoch());
         }
-        let Some(&bytes) = self.rest().first_chunk::<HEADER>() else { return Ok(false) };
-        let header = Header::decode(&bytes).filter(|header| self.is_expected(header, link));
-        let Some(header) = header else { return self.ends(link) };
-        if (self.rest().len() as u64) < header.bytes {
+        let gap = log::gap(self.at, self.capacity);
+        let Some(&next) = self.rest().first_chunk::<HEADER>() else { return Ok(false) };
+        let mut found = self.decode(&next, link, 0).map(|header| (header, next, 0));
+        if found.is_none() && gap > 0 {
+            let Some(&next) = self.rest().get(gap as usize..).and_then(|rest| rest.first_chunk::<HEADER>()) else {
+                return Ok(false);
+            };
+            found = self.decode(&next, link, gap).map(|header| (header, next, gap));
+        }
+        let Some((header, bytes, gap)) = found else { return self.ends(link) };
+        let past = (gap + header.bytes) as usize;
+        if self.rest().len() < past {
             return Ok(false);
         }
         let mut sum = Sum::default();
-        sum.add(&self.rest()[HEADER..header.bytes as usize]);
+        sum.add(&self.rest()[gap as usize + HEADER..past]);
         let has_data = header.kind == Kind::Writes && !planted!(ChecksumNotChecked);
         if has_data && sum.value() != header.data_sum {
             return self.ends(link);
         }
+        self.at += gap;
         match header.kind {
             Kind::Writes => {
                 let mut at = self.at + HEADER as u64;
@@ -229,17 +238,22 @@ impl Scan {
             Kind::Padding => {}
         }
         self.records.push_back(Record { at: self.at, sectors: (header.bytes / SECTOR) as u16, needed: 0 });
-        self.taken += header.bytes as usize;
+        self.taken += past;
         self.at += header.bytes;
         self.number += 1;
         Ok(true)
     }
 
-    fn is_expected(&self, header: &Header, link: Link) -> bool {
-        let left = self.capacity - self.at % self.capacity;
-        (header.log, header.epoch, header.number, header.at) == (self.log, link.epoch, self.number, self.at)
-            && header.bytes <= left.min(RECORD_BYTES_MAX)
-            && header.bytes <= link.end - self.at
+    /// The header of the next record, if it is `gap` bytes behind the last one.
+    fn decode(&self, bytes: &HeaderBytes, link: Link, gap: u64) -> Option<Header> {
+        let at = self.at + gap;
+        let left = self.capacity - at % self.capacity;
+        let is_expected = |header: &Header| {
+            (header.log, header.epoch, header.number, header.at) == (self.log, link.epoch, self.number, at)
+                && header.bytes <= left.min(RECORD_BYTES_MAX)
+                && header.bytes <= link.end.saturating_sub(at)
+        };
+        Header::decode(bytes).filter(is_expected)
     }
 
     /// There is no valid record: the present epoch ends here.

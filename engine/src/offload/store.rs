@@ -6,7 +6,7 @@ use super::log::{Log, Place, RECORD_BYTES_MAX};
 use super::ranges::Id;
 use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes, WRITES_MAX};
 use crate::ids::IoId;
-use crate::units::{MILLISECOND, Nanos, SECOND};
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 /// Records of a store in flight: enough that the disk always has the next one while it writes one, few enough that
 /// writes which arrive meanwhile share a record.
@@ -100,6 +100,8 @@ pub(super) struct Store {
     pub(super) is_new: bool,
     pub(super) pending: VecDeque<Pending>,
     pub(super) pending_bytes: u64,
+    /// Reads of its data on their way.
+    pub(super) reads: u32,
     /// Versions to be deleted.
     pub(super) deletions: VecDeque<Id>,
     /// Deletions in superblocks, for which the log had no room.
@@ -131,6 +133,7 @@ impl Store {
             is_new: true,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            reads: 0,
             deletions: VecDeque::new(),
             notes: Vec::new(),
             noting: Vec::new(),
@@ -149,10 +152,10 @@ impl Store {
         self.state == State::Open
     }
 
-    /// Writes that wait or are on their way.
+    /// Writes that wait or are on their way, and reads.
     pub(super) fn load(&self) -> u32 {
         let outstanding: usize = self.appends.iter().map(|append| append.ios.len()).sum();
-        (self.pending.len() + outstanding) as u32
+        (self.pending.len() + outstanding) as u32 + self.reads
     }
 
     /// Whether it is so full that it has to be emptied whatever else there is to do.
@@ -162,8 +165,9 @@ impl Store {
 
     /// Whether another write of so many bytes may be sent to it.
     pub(super) fn takes(&self, bytes: u64) -> bool {
-        let headers = (self.pending.len() as u64 + 1) * HEADER as u64;
-        self.is_open() && self.log.has_room(self.pending_bytes + bytes + headers)
+        // A header and a gap each, at most.
+        let besides = (self.pending.len() as u64 + 1) * BLOCK;
+        self.is_open() && self.log.has_room(self.pending_bytes + bytes + besides)
     }
 
     pub(super) fn push(&mut self, pending: Pending) {

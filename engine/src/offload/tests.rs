@@ -16,7 +16,7 @@ const UNIT: u64 = 32 * 1024;
 const UNITS: usize = 24;
 const VOLUME: VolumeKey = VolumeKey(3);
 const STEPS: u32 = 500;
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 600;
 const STORES: usize = 3;
 
 /// What the owner is doing with units.
@@ -69,6 +69,8 @@ struct World {
     copies: usize,
     /// The stores' servers do not fence earlier processes.
     is_foreign: bool,
+    /// Stores and processes fail once in so many steps that may do it.
+    calm: u64,
     stores: Vec<Vec<u8>>,
     is_down: Vec<bool>,
     /// Logs that exist.
@@ -98,7 +100,14 @@ fn bytes(units: (usize, usize)) -> (u64, u64) {
 }
 
 fn settings(copies: usize) -> Settings {
-    Settings { copies, base_threshold: 4, store_threshold: 12, reclaim_depth: 4, limit_bytes: 1 << 20 }
+    Settings {
+        copies,
+        base_threshold: 4,
+        store_threshold: 12,
+        reclaim_depth: 4,
+        limit_bytes: 1 << 20,
+        ..Settings::DEFAULT
+    }
 }
 
 impl World {
@@ -107,6 +116,7 @@ impl World {
         let copies = 1 + rng.below(2) as usize;
         let mut world = World {
             is_foreign: rng.one_in(2),
+            calm: 1 + rng.below(6),
             rng,
             offload: Offload::start(0, settings(copies), Past::default(), Vec::new(), &[]),
             now: 0,
@@ -484,8 +494,8 @@ impl World {
             13..16 => self.base_written(),
             16..18 => self.reclaim(),
             18 => self.flush(),
-            19 if self.rng.one_in(4) => self.toggle(),
-            20 if self.rng.one_in(4) => self.die(),
+            19 if self.rng.one_in(self.calm) => self.toggle(),
+            20 if self.rng.one_in(self.calm) => self.die(),
             21 => self.late_lands(),
             _ => {
                 // Early, late, or in time.

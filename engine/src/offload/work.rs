@@ -43,6 +43,7 @@ impl Offload {
 
     /// A new epoch has begun: recovery does not find the records any more that were dropped.
     fn opened(&mut self, store: StoreId) {
+        self.search_again();
         let is_dropped = |id: &Id| {
             let version = &self.versions[*id];
             version.is_failed && version.stores & store.bit() != 0 && version.copy_on(store).is_none()

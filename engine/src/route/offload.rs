@@ -374,23 +374,20 @@ impl Route {
         upstream.submit(now, io, &self.disk.slot(io).io);
     }
 
-    /// Content of a volume to be brought home now, if there is some and its tenant has little else to do.
-    pub(crate) fn next_to_reclaim(&mut self, volume: VolumeId, tenant: TenantId, others: u32) -> Option<Reclaim> {
+    /// Content of a volume to be brought home next, beside so many other copies.
+    pub(crate) fn next_to_reclaim(&mut self, volume: VolumeId, others: u32) -> Option<Reclaim> {
         let (offload, key) = self.of(volume)?;
-        if offload.away_bytes(key) == 0 {
-            return None;
-        }
-        let load = self.base_load(tenant);
-        let most = match offload.reclaim_threshold(key) {
-            None => offload.reclaim_depth(),
-            Some(_) if load == 0 => offload.reclaim_depth(),
-            Some(threshold) if load <= threshold => 1,
-            Some(_) => 0,
-        };
-        if others >= most {
+        if offload.away_bytes(key) == 0 || others >= offload.reclaim_depth() {
             return None;
         }
         self.offload.as_mut()?.next_to_reclaim(key)
+    }
+
+    /// Copies of a volume that may be on their way to the base at a time. It has so many other requests, at the base or
+    /// at stores.
+    pub(crate) fn copies_at_a_time(&self, volume: VolumeId, tenant: TenantId, others: u32) -> u32 {
+        let Some((offload, key)) = self.of(volume) else { return 0 };
+        offload.copies_at_a_time(key, self.base_load(tenant).max(others), !self.held.is_empty())
     }
 
     /// Writes content to the base durably.

@@ -162,6 +162,11 @@ pub(crate) struct Volume {
     /// Copies of off-loaded content on their way home, their frames, and when the next one may begin.
     pub(crate) reclaims: u32,
     pub(crate) reclaim_frames: u32,
+    /// Of these, those that are being read from stores.
+    pub(crate) reclaim_reading: u32,
+    /// Copies that were read, and those that are being written.
+    pub(crate) reclaim_waiting: VecDeque<u32>,
+    pub(crate) reclaim_writing: u32,
     pub(crate) reclaim_at: Nanos,
     /// All device requests that are queued or in the device.
     pub(crate) device_requests: u32,
@@ -213,6 +218,9 @@ impl Volume {
             behind: Behind::default(),
             reclaims: 0,
             reclaim_frames: 0,
+            reclaim_reading: 0,
+            reclaim_waiting: VecDeque::new(),
+            reclaim_writing: 0,
             reclaim_at: 0,
             device_requests: 0,
             retry_at: 0,

@@ -1,14 +1,18 @@
 //! Off-loaded content is brought home: read from where it is, and written to the base durably.
 //!
 //! ```text
-//!   tend ─► next_to_reclaim ─► frames ─► read (Route: stores) ─► written to the base ─► came_home
+//!   tend ─► next_to_reclaim ─► frames ─► read (Route: stores) ─► waiting ─► written to the base durably ─► came_home
 //!                                                 └─ an error, or no frames: later
 //! ```
 //!
 //! The copies have frames of their own from the partition of their tenant, and take no part in the cache: whatever is
 //! written meanwhile goes to the stores and is newer, so a copy can at most be superfluous. They are device requests of
-//! the tenant, and charged to it. While its clients have requests there is at most one at a time, and none above the
-//! threshold, unless the volume is at its limit or a log is short of room.
+//! the tenant, and charged to it. While its clients have requests at most one is written at a time, and none above the
+//! threshold, unless the volume is above its limit or a log is short of room.
+//!
+//! Copies are read in batches, the next one when the last one is on its way to the base: the oldest content is
+//! consecutive in a log, so a batch is read in sequence, in the time that one copy would take by itself. That matters
+//! where the store's disk is busy.
 //!
 //! Source: Everest, section 3.2.2.
 
@@ -24,6 +28,11 @@ const PERIOD_NS: Nanos = 10 * MILLISECOND;
 /// Time before a copy that failed is tried again.
 const RETRY_NS: Nanos = SECOND;
 
+/// Blocks of a volume that are being read from stores at most, 1 MiB: enough for the streaming rate of a store's disk,
+/// and a quarter of what a store of ours has for replies. With more, reads wait there in parts, and each costs a
+/// revolution.
+const READING_MAX: u32 = 256;
+
 /// Content on its way home.
 #[derive(Default, Debug)]
 pub(crate) struct Copying {
@@ -32,21 +41,44 @@ pub(crate) struct Copying {
 }
 
 impl Volumes {
-    /// Begins as many copies as there may be now.
+    /// Continues the copies, and begins as many as there may be now.
     pub(super) fn reclaim_on(&mut self, volume: VolumeId) {
-        if !self.route.is_offloading() || self.route.away_bytes(volume) == 0 {
+        let has_copies = self.volume(volume).reclaims > 0;
+        if !self.route.is_offloading() || self.route.away_bytes(volume) == 0 && !has_copies {
             return;
         }
-        let tenant = self.tenant_of(volume);
-        while self.now >= self.volume(volume).reclaim_at && !self.work.is_spent() {
+        let state = self.volume(volume);
+        // Until then, blocks may wait for room in the logs that only copies make.
+        let moving = state.reclaims - state.reclaim_waiting.len() as u32;
+        let others = state.device_requests - moving;
+        let ends = state.is_closing() && others == 0;
+        let at_a_time = if ends { 0 } else { self.route.copies_at_a_time(volume, self.tenant_of(volume), others) };
+        while self.volume(volume).reclaim_writing < at_a_time
+            && let Some(id) = self.volume_mut(volume).reclaim_waiting.pop_front()
+        {
+            let io = self.prepare_copy(volume, id, Op::Write { durable: !planted!(ReclaimNotDurable) });
+            let state = self.volume_mut(volume);
+            state.device_requests += 1;
+            state.reclaim_writing += 1;
+            self.route.submit_home(self.now, io);
+        }
+        if ends {
+            while let Some(id) = self.volume_mut(volume).reclaim_waiting.pop_front() {
+                self.end_copy(volume, id, None);
+            }
+        }
+        let may_begin = at_a_time > 0 && self.volume(volume).reclaim_waiting.is_empty();
+        while may_begin && self.now >= self.volume(volume).reclaim_at && !self.work.is_spent() {
             let others = self.volume(volume).reclaims;
-            let Some(reclaim) = self.route.next_to_reclaim(volume, tenant, others) else { break };
+            let Some(reclaim) = self.route.next_to_reclaim(volume, others) else { break };
             if !self.begin_copy(volume, reclaim) {
                 self.route.stays_away(reclaim);
                 break;
             }
         }
-        self.poke_at(volume, (self.now + PERIOD_NS).max(self.volume(volume).reclaim_at));
+        if !ends {
+            self.poke_at(volume, (self.now + PERIOD_NS).max(self.volume(volume).reclaim_at));
+        }
     }
 
     /// Begins a copy, unless its frames would be too many. Copies have a quarter of the partition at most.
@@ -55,7 +87,10 @@ impl Volumes {
     /// first one may have frames of the tenant of the stores, which has no blocks of its own.
     fn begin_copy(&mut self, volume: VolumeId, reclaim: Reclaim) -> bool {
         let (tenant, blocks) = (self.tenant_of(volume), (reclaim.end - reclaim.start).div_ceil(BLOCK) as u32);
-        let copying = self.volume(volume).reclaim_frames;
+        let (copying, reading) = (self.volume(volume).reclaim_frames, self.volume(volume).reclaim_reading);
+        if reading > 0 && reading + blocks > READING_MAX {
+            return false;
+        }
         let quarter = self.cache.partition(tenant).target / 4;
         let mut frames = std::mem::take(&mut self.frames_taken);
         frames.clear();
@@ -69,6 +104,7 @@ impl Volumes {
             let state = self.volume_mut(volume);
             state.reclaims += 1;
             state.reclaim_frames += blocks;
+            state.reclaim_reading += blocks;
             let id = self.copies.take();
             self.copies[id].reclaim = Some(reclaim);
             self.copies[id].frames.clear();
@@ -95,32 +131,42 @@ impl Volumes {
 
     /// A copy was read, or written.
     pub(super) fn copied(&mut self, volume: VolumeId, id: u32, op: Op, result: Result<(), Errno>) {
-        let reclaim = self.copies[id].reclaim.expect("a copy in progress");
-        let is_read = op == Op::Read;
-        if is_read && result.is_ok() {
-            let io = self.prepare_copy(volume, id, Op::Write { durable: !planted!(ReclaimNotDurable) });
-            self.volume_mut(volume).device_requests += 1;
-            return self.route.submit_home(self.now, io);
+        let blocks = self.copies[id].frames.len() as u32;
+        let retry_at = self.now + RETRY_NS;
+        let state = self.volume_mut(volume);
+        if result.is_err() {
+            state.reclaim_at = retry_at;
         }
-        let is_good = result.is_ok();
-        if is_read {
-            self.route.stays_away(reclaim);
+        if op == Op::Read {
+            state.reclaim_reading -= blocks;
+            match result {
+                Ok(()) => state.reclaim_waiting.push_back(id),
+                Err(_) => self.end_copy(volume, id, None),
+            }
         } else {
-            let tenant = self.tenant_of(volume);
-            self.route.came_home(self.now, tenant, reclaim, is_good);
+            state.reclaim_writing -= 1;
+            self.end_copy(volume, id, Some(result.is_ok()));
         }
-        self.copies[id].reclaim = None;
+        self.poke(volume);
+    }
+
+    /// A copy is not needed any more: it was written to the base, successfully or not, or it never was.
+    fn end_copy(&mut self, volume: VolumeId, id: u32, written: Option<bool>) {
+        let reclaim = self.copies[id].reclaim.take().expect("a copy in progress");
+        match written {
+            Some(is_good) => {
+                let tenant = self.tenant_of(volume);
+                self.route.came_home(self.now, tenant, reclaim, is_good);
+            }
+            None => self.route.stays_away(reclaim),
+        }
         let frames = std::mem::take(&mut self.copies[id].frames);
         frames.iter().for_each(|&frame| self.cache.release(frame));
         let blocks = frames.len() as u32;
         self.copies[id].frames = frames;
         self.copies.give(id);
-        let retry_at = self.now + RETRY_NS;
         let state = self.volume_mut(volume);
         state.reclaims -= 1;
         state.reclaim_frames -= blocks;
-        if !is_good {
-            state.reclaim_at = retry_at;
-        }
     }
 }

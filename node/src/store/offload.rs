@@ -23,17 +23,18 @@ use crate::quantity::{Name, QuantityError, Size, as_text};
 /// The version of the file's format.
 const FORMAT: u32 = 1;
 
-/// Stores that have each off-loaded write. One is enough where its disk is as safe as the base.
-pub const COPIES_DEFAULT: u32 = 1;
-/// Requests at the base above which writes are off-loaded: a hard disk that has as many is busy for a tenth of a
-/// second.
-pub const BASE_THRESHOLD_DEFAULT: u32 = 16;
-/// Requests at a store from which on nothing is off-loaded to it: twice the base's, since a log is written in sequence.
-pub const STORE_THRESHOLD_DEFAULT: u32 = 32;
-/// Copies on their way home at a time: as deep as a drive's queue is sorted well.
-pub const RECLAIM_DEPTH_DEFAULT: u32 = 32;
-/// Off-loaded bytes of a volume: half an hour of random writes of a hard disk.
-pub const LIMIT_DEFAULT: Size = Size(4 << 30);
+/// The engine's defaults.
+const DEFAULT: engine::offload::Settings = engine::offload::Settings::DEFAULT;
+/// See [`Settings`].
+pub const COPIES_DEFAULT: u32 = DEFAULT.copies as u32;
+/// See [`Settings`].
+pub const BASE_THRESHOLD_DEFAULT: u32 = DEFAULT.base_threshold;
+/// See [`Settings`].
+pub const STORE_THRESHOLD_DEFAULT: u32 = DEFAULT.store_threshold;
+/// See [`Settings`].
+pub const RECLAIM_DEPTH_DEFAULT: u32 = DEFAULT.reclaim_depth;
+/// See [`Settings`].
+pub const LIMIT_DEFAULT: Size = Size(DEFAULT.limit_bytes);
 
 /// A setting that is out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -104,6 +105,7 @@ impl Settings {
             store_threshold: self.store_threshold,
             reclaim_depth: self.reclaim_depth,
             limit_bytes: self.limit.0,
+            is_always: false,
         }
     }
 }

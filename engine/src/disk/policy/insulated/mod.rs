@@ -41,6 +41,9 @@ use plan::Needs;
 /// Rounds without work after which a tenant is not planned for. Argon, section 4.
 const IDLE_ROUNDS: u32 = 3;
 
+/// Slices of a tenant that do not lengthen the round are gathered to one of as many, at most.
+const GATHERED_MAX: u64 = 4;
+
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
@@ -113,6 +116,12 @@ impl Tenant {
     fn idling(&self, length: Nanos) -> Option<Idling> {
         let most_ns = (self.credit + length as i64).max(0) as Nanos;
         self.is_active().then_some(Idling { most_ns, return_ns: self.return_ns })
+    }
+
+    /// Whether a tenant whose slices do not lengthen the round leaves this one out: with short slices it would lose
+    /// more of its time than others may, so it has a longer one in a later round.
+    fn gathers(&self, length: Nanos, need_ns: Nanos) -> bool {
+        self.is_backlogged && self.credit + (length as i64) <= need_ns.min(length * GATHERED_MAX) as i64
     }
 
     /// At the beginning of a slice: if the meter needs a long slice of `look_ns`, a quarter of the time is saved for
@@ -259,8 +268,9 @@ impl Insulated {
             let id = self.order[self.at];
             let length = self.length(id);
             let spare_ns = self.rounds.spare_ns(length, self.round_ns);
-            let tenant = &mut self.tenants[id];
             let habits = &view.slices[id];
+            let need_ns = habits.meter.need_ns(1000 - self.keep_permille(), self.settings.switch_ns);
+            let tenant = &mut self.tenants[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
                 let released_ns = tenant.passes(now, length);
@@ -269,7 +279,7 @@ impl Insulated {
                 continue;
             }
             tenant.credit += (length + spare_ns) as i64;
-            if tenant.credit <= 0 {
+            if tenant.credit <= 0 || tenant.is_store && tenant.gathers(length, need_ns) {
                 tenant.wait_anew(self.begun);
                 continue;
             }
