@@ -36,7 +36,7 @@ impl Effort {
 /// Runs experiments, prints their claims, and keeps results and pictures.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// Experiments, as `aerogel-lab list` names them [default: all]
+    /// Experiments, as `aerogel-lab list` names them, or the first words of their names [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -104,13 +104,22 @@ fn named(names: &[String]) -> Result<Vec<&'static Experiment>, String> {
     if names.is_empty() {
         return Ok(ALL.iter().collect());
     }
-    let find = |name: &String| {
-        ALL.iter().find(|experiment| experiment.name == name).ok_or_else(|| {
+    let mut found = Vec::new();
+    for name in names {
+        let is_part =
+            |of: &str| of.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        let exactly = ALL.iter().filter(|experiment| experiment.name == name);
+        let before = found.len();
+        found.extend(exactly);
+        if found.len() == before {
+            found.extend(ALL.iter().filter(|experiment| is_part(experiment.name)));
+        }
+        if found.len() == before {
             let known: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
-            format!("there is no experiment '{name}': {}", known.join(", "))
-        })
-    };
-    names.iter().map(find).collect()
+            return Err(format!("there is no experiment '{name}': {}", known.join(", ")));
+        }
+    }
+    Ok(found)
 }
 
 /// Runs one experiment, with a progress bar.
@@ -253,8 +262,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_those_that_there_are() {
-        let error = named(&["sharing-stream".into()]).err().unwrap();
-        assert!(error.contains("'sharing-stream'") && ALL.iter().all(|of| error.contains(of.name)), "{error}");
+        let error = named(&["sharing-strea".into()]).err().unwrap();
+        assert!(error.contains("'sharing-strea'") && ALL.iter().all(|of| error.contains(of.name)), "{error}");
         assert_eq!(named(&[]).unwrap().len(), ALL.len());
     }
 }

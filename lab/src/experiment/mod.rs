@@ -21,6 +21,7 @@ pub mod stand;
 
 mod guarantees;
 mod insulation;
+mod offload;
 mod sharing;
 
 pub use guarantees::single::Single;
@@ -64,6 +65,14 @@ pub const ALL: &[Experiment] = &[
     guarantees::CACHED,
     guarantees::mixed::EXPERIMENT,
     guarantees::hostile::EXPERIMENT,
+    offload::mail::PEAKS,
+    offload::oltp::IDLE,
+    offload::oltp::SHARED,
+    offload::oltp::COPIES,
+    offload::worst::EXPERIMENT,
+    offload::micro::LOG,
+    offload::micro::RECLAIM,
+    offload::micro::RECOVERY,
 ];
 
 /// One experiment.

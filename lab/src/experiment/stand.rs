@@ -37,13 +37,13 @@ pub struct Rate {
 pub const BIN_NS: Nanos = SECOND / 20;
 
 impl Rate {
-    fn new(stand: &Stand) -> Rate {
+    pub(super) fn new(stand: &Stand) -> Rate {
         let latency = Histogram::new(3).expect("three digits are allowed");
         let [warm_up_s, seconds] = [stand.warm_up_ns, stand.counted_ns].map(|ns| ns as f64 / 1e9);
         Rate { requests: 0, bytes: 0, warm_up_s, seconds, latency, bins: Vec::new() }
     }
 
-    fn count(&mut self, done: &Done, since_ns: Nanos) {
+    pub(super) fn count(&mut self, done: &Done, since_ns: Nanos) {
         let bin = (done.done_ns / BIN_NS) as usize;
         if self.bins.len() <= bin {
             self.bins.resize(bin + 1, 0);
@@ -183,7 +183,7 @@ impl Stand {
         self.config(0).policy()
     }
 
-    fn config(&self, seed: u64) -> Config {
+    pub(super) fn config(&self, seed: u64) -> Config {
         Config {
             seed,
             prefetch_bytes_max: self.prefetch,

@@ -10,22 +10,27 @@
 //! its reply arrived. Frames have no memory behind them, and of replies only the headers are read, so an hour of a
 //! trace takes seconds. [`crate::world`] checks the correctness of data.
 //!
+//! [`cluster::Cluster`] has several of them, whose volumes are off-loaded to one another.
+//!
 //! [`raw::Raw`] puts the same load on the same drive without a server: the standalone performance of the bare disk.
 //!
 //! Downside: the costs of the network and the thread are constants ([`Costs`]), and replies are sent whole. Effects of
 //! jitter and of full sockets are measured on a real server.
 
+pub mod cluster;
+mod links;
+mod pipe;
 pub mod raw;
 mod replies;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
 use engine::control::{Command, Plan, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
 use engine::cpu::Scheduler;
 use engine::disk::{Op as DiskOp, Segment};
 use engine::driver::{Arrived, Driver};
-use engine::ids::{ConnId, TenantId, VolumeId};
+use engine::ids::{ConnId, TenantId, VolumeId, VolumeKey};
 use engine::nbd::wire::command;
 use engine::nbd::{Form, RawHeader};
 use engine::offload::Sum;
@@ -36,6 +41,7 @@ use engine::{Action, Config, Event, Receive, Server, Session};
 use crate::disk::drive::Drive;
 use crate::load::{Op, Request, Workload};
 use crate::queue::Queue;
+use links::{Chunk, Links, Port, Wire};
 use replies::Replies;
 
 /// A volume with one connection.
@@ -83,6 +89,12 @@ pub struct Done {
     pub failed: bool,
 }
 
+/// What has a connection to the server.
+enum Peer {
+    Client(usize),
+    Server(Port),
+}
+
 /// A client and its connection.
 struct Client {
     conn: ConnId,
@@ -103,6 +115,8 @@ enum Wake {
     Serve,
     /// A reply arrives at the client.
     Answer(usize, u64, bool),
+    /// Something arrives on a connection to another server.
+    Deliver(Wire, Chunk),
 }
 
 /// A server, its planner, its drive and its clients.
@@ -114,8 +128,11 @@ pub struct Bench {
     drive: Box<dyn Drive>,
     costs: Costs,
     clients: Vec<Client>,
+    /// By [`ConnId`].
+    peers: Vec<Peer>,
     /// First bytes of the volumes on the drive.
-    starts: Vec<u64>,
+    starts: BTreeMap<VolumeId, u64>,
+    links: Links,
     queue: Queue<Wake>,
     now: Nanos,
     cpu: Scheduler,
@@ -149,7 +166,9 @@ impl Bench {
             drive,
             costs,
             clients: Vec::new(),
-            starts: Vec::new(),
+            peers: Vec::new(),
+            starts: BTreeMap::new(),
+            links: Links::default(),
             queue: Queue::default(),
             now: 0,
             cpu: Scheduler::default(),
@@ -165,12 +184,29 @@ impl Bench {
             bench.command(Command::SetTenant(TenantId(number), tenant))?;
         }
         for (number, volume) in (0..).zip(volumes) {
-            bench.open(number, volume)?;
+            bench.open(number, volume, None)?;
         }
         Ok(bench)
     }
 
-    fn open(&mut self, number: u32, on: Volume) -> Result<(), String> {
+    /// Opens a volume and connects its client. With a key it may be off-loaded.
+    fn open(&mut self, number: u32, on: Volume, key: Option<VolumeKey>) -> Result<(), String> {
+        let volume = VolumeId(number);
+        let spec = self.place(volume, &on)?;
+        self.command(Command::OpenVolume(VolumeSpec { offload: key, ..spec }))?;
+        let conn = ConnId(self.peers.len() as u32);
+        self.peers.push(Peer::Client(number as usize));
+        let (backlog, replies) = (VecDeque::new(), Replies::default());
+        self.clients.push(Client { conn, load: on.load, backlog, replies, planned_ns: Some(0) });
+        self.cpu.attach(conn, TenantId(on.tenant as u32));
+        self.apply(Event::Attach { conn, volume, session: Session::default() });
+        self.queue.push(0, Wake::Ask(number as usize));
+        Ok(())
+    }
+
+    /// A volume on the drive.
+    fn place(&mut self, volume: VolumeId, on: &Volume) -> Result<VolumeSpec, String> {
+        let number = volume.0;
         let end = on.start.checked_add(on.bytes);
         if end.is_none_or(|end| end > self.drive.bytes()) || !on.start.is_multiple_of(BLOCK) {
             let (bytes, start, disk) = (on.bytes, on.start, self.drive.bytes());
@@ -179,32 +215,14 @@ impl Bench {
                  at a multiple of {BLOCK}"
             ));
         }
-        let (volume, conn) = (VolumeId(number), ConnId(number));
-        self.command(Command::OpenVolume(VolumeSpec {
-            volume,
-            tenant: TenantId(on.tenant as u32),
-            size: on.bytes,
+        self.starts.insert(volume, on.start);
+        Ok(VolumeSpec {
             write_cache: on.write_cache,
-            sparse: false,
-            holes: Vec::new(),
-            initialise: false,
-            grows_empty: false,
             disk_start: Some(on.start),
-            device_block: 512,
             can_zero: false,
             can_punch: false,
-            read_only: false,
-            unflushed: false,
-            upstream: None,
-            offload: None,
-        }))?;
-        self.starts.push(on.start);
-        let (backlog, replies) = (VecDeque::new(), Replies::default());
-        self.clients.push(Client { conn, load: on.load, backlog, replies, planned_ns: Some(0) });
-        self.cpu.attach(conn, TenantId(on.tenant as u32));
-        self.apply(Event::Attach { conn, volume, session: Session::default() });
-        self.queue.push(0, Wake::Ask(number as usize));
-        Ok(())
+            ..VolumeSpec::plain(volume, TenantId(on.tenant as u32), on.bytes)
+        })
     }
 
     fn command(&mut self, command: Command) -> Result<(), String> {
@@ -254,6 +272,7 @@ impl Bench {
 
     /// Executes a command that is answered without I/O, and returns its answer.
     pub fn ask(&mut self, command: Command) -> Result<Report, String> {
+        self.report = None;
         self.apply(Event::Control { token: 0, command });
         while self.report.is_none() {
             if self.cpu.has_work() {
@@ -274,7 +293,7 @@ impl Bench {
     }
 
     fn next_at(&self) -> Option<Nanos> {
-        let wakes = if self.is_done() { None } else { self.server.poll_timeout() };
+        let wakes = if self.is_done() && !self.links.has_any() { None } else { self.server.poll_timeout() };
         [self.queue.next_at(), self.drive.poll_timeout(), wakes].into_iter().flatten().min()
     }
 
@@ -302,6 +321,7 @@ impl Bench {
                 }
                 Wake::Serve => self.pass(),
                 Wake::Answer(client, id, failed) => self.answer(client, id, failed, done),
+                Wake::Deliver(wire, chunk) => self.deliver(wire, chunk),
             }
         }
     }
@@ -357,8 +377,12 @@ impl Bench {
 
     /// Clients read available reply bytes at once.
     fn send_all(&mut self) {
+        self.send_up();
         while let Some(conn) = self.senders.pop_front() {
-            let number = conn.0 as usize;
+            let Peer::Client(number) = self.peers[conn.0 as usize] else {
+                self.send_down(conn);
+                continue;
+            };
             let client = &mut self.clients[number];
             let (queue, at) = (&mut self.queue, self.now.max(self.thread_free_ns) + self.costs.network_ns);
             let mut data_bytes = 0;
@@ -385,8 +409,9 @@ impl Driver for Bench {
         self.now
     }
 
-    fn add_to_sum(&mut self, _: Segment, _: &mut Sum) -> Result<(), Infallible> {
-        // Frames have no bytes here.
+    fn add_to_sum(&mut self, segment: Segment, sum: &mut Sum) -> Result<(), Infallible> {
+        // Frames have no bytes here: what is read from them is zero.
+        sum.add(&[0; BLOCK as usize][..usize::from(segment.len)]);
         Ok(())
     }
 
@@ -394,7 +419,7 @@ impl Driver for Bench {
         match action {
             Action::Submit(io) => {
                 let request = self.server.io(io);
-                let start = self.starts[request.volume.0 as usize];
+                let start = self.starts[&request.volume];
                 let (offset, len) = match request.op {
                     DiskOp::Flush => (0, 0),
                     _ => (start + request.offset, request.len),
@@ -412,7 +437,7 @@ impl Driver for Bench {
             // Frames have no bytes here, and connections stay open until the end.
             Action::Copy { .. } | Action::Zero { .. } | Action::Retired => {}
             Action::Evidence(evidence) => self.evidence = Some(evidence),
-            Action::Upstream { .. } => unreachable!("no volume is on another server"),
+            Action::Upstream { volume, request } => self.upstream_asks(volume, request),
             Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
         Ok(())
@@ -425,26 +450,44 @@ impl Driver for Bench {
     }
 
     fn has_input(&self, conn: ConnId) -> bool {
-        // A payload is there with its header.
-        !self.clients[conn.0 as usize].backlog.is_empty()
-            || matches!(self.server.receive(conn), Receive::Payload(_) | Receive::Discard(_))
+        match &self.peers[conn.0 as usize] {
+            // A payload is there with its header.
+            Peer::Client(number) => {
+                !self.clients[*number].backlog.is_empty()
+                    || matches!(self.server.receive(conn), Receive::Payload(_) | Receive::Discard(_))
+            }
+            Peer::Server(port) => !port.input.is_empty(),
+        }
     }
 
-    fn take_header(&mut self, conn: ConnId, _: usize) -> Result<Option<Arrived>, Infallible> {
-        let client = &mut self.clients[conn.0 as usize];
-        let Some(request) = client.backlog.pop_front() else { return Ok(None) };
-        client.replies.begin(request);
+    fn take_header(&mut self, conn: ConnId, bytes: usize) -> Result<Option<Arrived>, Infallible> {
+        let header = match &mut self.peers[conn.0 as usize] {
+            Peer::Client(number) => {
+                let client = &mut self.clients[*number];
+                let Some(request) = client.backlog.pop_front() else { return Ok(None) };
+                client.replies.begin(request);
+                header(&request)
+            }
+            Peer::Server(port) => match port.take_header(bytes) {
+                Some(header) => header,
+                None => return Ok(None),
+            },
+        };
         self.spend(self.costs.request_ns);
-        Ok(Some((self.now, header(&request))))
+        Ok(Some((self.now, header)))
     }
 
     fn take_payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
         self.discard(conn, wanted)
     }
 
-    fn discard(&mut self, _: ConnId, wanted: u64) -> Result<u64, Infallible> {
-        self.spend(wanted / 1024 * self.costs.kib_ns);
-        Ok(wanted)
+    fn discard(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        let bytes = match &mut self.peers[conn.0 as usize] {
+            Peer::Client(_) => wanted,
+            Peer::Server(port) => port.take_payload(wanted),
+        };
+        self.spend(bytes / 1024 * self.costs.kib_ns);
+        Ok(bytes)
     }
 
     fn served(&mut self, _: ConnId, _: Option<Receive>) -> Result<(), Infallible> {

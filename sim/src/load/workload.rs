@@ -211,6 +211,11 @@ impl Workload {
         Workload { requests_left: requests, stop_ns: duration_ns, ..self }
     }
 
+    /// The same, beginning at `origin`.
+    pub fn beginning_at(self, origin: Nanos) -> Workload {
+        Workload { origin, ..self }
+    }
+
     /// A request to be made now, if any. Call it until it returns `None`.
     pub fn next(&mut self, now: Nanos) -> Option<Request> {
         self.elapsed_ns = now.saturating_sub(self.origin);

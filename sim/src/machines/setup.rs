@@ -105,7 +105,7 @@ pub(crate) struct Setup {
 const MACHINES: usize = 3;
 /// Without off-load.
 const NO_STORES: Settings =
-    Settings { copies: 1, base_threshold: 0, store_threshold: 0, reclaim_depth: 0, limit_bytes: 0 };
+    Settings { base_threshold: 0, store_threshold: 0, reclaim_depth: 0, limit_bytes: 0, ..Settings::DEFAULT };
 
 impl Setup {
     pub(crate) fn random(seed: u64, focus: Option<Focus>) -> Setup {
@@ -189,6 +189,7 @@ impl Setup {
             store_threshold: rng.pick(&[4, 64]),
             reclaim_depth: rng.pick(&[1, 8]),
             limit_bytes: rng.pick(&[64 << 10, 64 << 20]),
+            ..Settings::DEFAULT
         };
         setup.patience_ns = rng.pick(&[200 * MILLISECOND, 3 * SECOND]);
         match rng.below(6) {

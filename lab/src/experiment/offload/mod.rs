@@ -1,0 +1,7 @@
+//! Off-load of write peaks: the experiments of Everest (section 4), with our servers.
+
+pub mod mail;
+pub mod micro;
+pub mod oltp;
+mod rack;
+pub mod worst;
