@@ -70,7 +70,7 @@ pub struct EnableArgs {
                                                   [default: {STORE_THRESHOLD_DEFAULT}]"))]
     pub store_threshold: Option<u32>,
     /// Content that is copied home at the same time
-    #[arg(long, value_name = "N", help = format!("Copies on their way home at the same time, of each tenant [default: \
+    #[arg(long, value_name = "N", help = format!("Copies on their way home at the same time, of each volume [default: \
                                                   {RECLAIM_DEPTH_DEFAULT}]"))]
     pub reclaim_depth: Option<u32>,
     /// A volume that is not off-loaded. May be repeated; cannot be changed later
