@@ -39,6 +39,9 @@ pub struct Run {
     /// Experiments, as `aerogel-lab list` names them, or the first words of their names [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// An experiment that is left out. May be repeated
+    #[arg(long, value_name = "NAME")]
+    without: Vec<String>,
     #[command(flatten)]
     effort: Effort,
     /// Print the results as JSON
@@ -138,7 +141,11 @@ impl Run {
 
     fn all(&self) -> Result<bool, String> {
         let (mut good, mut results) = (true, serde_json::Map::new());
-        let (experiments, mut found, mut looked) = (named(&self.names)?, Vec::new(), Vec::new());
+        let (mut experiments, mut found, mut looked) = (named(&self.names)?, Vec::new(), Vec::new());
+        if !self.without.is_empty() {
+            let without: Vec<&str> = named(&self.without)?.iter().map(|experiment| experiment.name).collect();
+            experiments.retain(|experiment| !without.contains(&experiment.name));
+        }
         for experiment in experiments {
             let outcome = perform(experiment, &self.effort)?;
             keep(&self.out, experiment, &outcome)?;
