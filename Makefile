@@ -85,10 +85,11 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
 # Without traces, on every machine alike: which tenants of that experiment are admitted depends on one seed, and its
-# figures change with every change of the engine (`test-traces`). The peaks of the mail server take minutes.
+# figures change with every change of the engine (`test-traces`). Off-load takes many minutes (`aerogel-lab run offload
+# --quick`).
 test-lab: ## quick experiments, and whether docs/claims-lab.md still says what they find
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload-mail --check docs/claims-lab.md
+	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --check docs/claims-lab.md
 
 lab: ## all experiments in full; their figures go into docs/claims-lab.md, their page into target/lab/report.html
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md
