@@ -172,7 +172,7 @@ impl World {
                 (true, 2) => Form::Extended,
                 (true, _) => Form::Structured,
             };
-            Session { form, base_allocation: form.is_structured(), read_only: false }
+            Session { form, base_allocation: form.is_structured(), load: false, read_only: false }
         });
         let clients = sessions.map(Client::new);
         let mut world = World {
@@ -618,7 +618,7 @@ impl Request {
                 }
             }
             Part::Error(_) => self.failed = true,
-            Part::Done => {}
+            Part::Load(_) | Part::Done => {}
         }
     }
 }

@@ -42,6 +42,11 @@ impl Judge<'_> {
                     _ => self.history.told_zero(cell::covered(offset, len), pending.start, self.step),
                 })
             }
+            // It says nothing of the content, and may be all that was selected.
+            Part::Load(_) => {
+                pending.load = true;
+                Ok(())
+            }
             Part::Error(error) => {
                 pending.error = Some(error);
                 Ok(())
@@ -81,7 +86,7 @@ fn complete(pending: &Pending) -> Result<(), String> {
     match pending.request.command {
         _ if pending.error.is_some() => Ok(()),
         command::READ if !pending.is_answered() => Err("it is over, but not all bytes were answered".into()),
-        command::BLOCK_STATUS if !pending.status => Err("it is over without a status".into()),
+        command::BLOCK_STATUS if !pending.status && !pending.load => Err("it is over without a status".into()),
         _ => Ok(()),
     }
 }

@@ -43,8 +43,8 @@ pub(crate) enum Ask {
 pub(crate) struct Agreed {
     no_zeroes: bool,
     form: Form,
-    /// The name for which `base:allocation` was selected.
-    context: Option<String>,
+    /// The name for which contexts were selected, and whether `base:allocation` and `aerogel:load` are among them.
+    contexts: Option<(String, bool, bool)>,
     encrypted: bool,
 }
 
@@ -110,8 +110,10 @@ impl Ask {
             Form::Extended => plan.push_back(Ask::Plain(option::EXTENDED_HEADERS, false)),
         }
         digress(&mut plan, rng);
-        if wanted.base_allocation {
-            plan.push_back(Ask::Context(option::SET_META_CONTEXT, name.clone(), vec![wire::BASE_ALLOCATION]));
+        let contexts = [(wanted.base_allocation, wire::BASE_ALLOCATION), (wanted.load, wire::LOAD)];
+        let contexts: Vec<&str> = contexts.into_iter().filter_map(|(is_wanted, name)| is_wanted.then_some(name)).collect();
+        if !contexts.is_empty() {
+            plan.push_back(Ask::Context(option::SET_META_CONTEXT, name.clone(), contexts));
         }
         digress(&mut plan, rng);
         if rng.one_in(4) {
@@ -135,7 +137,13 @@ impl Ask {
             1 => "nobody".into(),
             _ => format!("v{}", rng.below(volumes as u64)),
         };
-        let queries = rng.pick(&[&[][..], &["base:"], &[wire::BASE_ALLOCATION], &["x:y", wire::BASE_ALLOCATION]]);
+        let queries = rng.pick(&[
+            &[][..],
+            &["base:"],
+            &["aerogel:"],
+            &[wire::BASE_ALLOCATION],
+            &["x:y", wire::LOAD, wire::BASE_ALLOCATION],
+        ]);
         let context = rng.pick(&[option::LIST_META_CONTEXT, option::SET_META_CONTEXT]);
         match rng.below(40) {
             0..6 => Ask::Plain(option::LIST, rng.one_in(8)),
@@ -306,7 +314,7 @@ impl Ask {
     fn context(option: u32, name: &str, queries: &[&str], agreed: &mut Agreed, offer: &Offer) -> Answer {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            agreed.context = None;
+            agreed.contexts = None;
         }
         if agreed.form == Form::Simple {
             return Answer::error(option, reply::ERR_INVALID);
@@ -314,13 +322,20 @@ impl Ask {
         if offer.find(name).is_none() {
             return Answer::error(option, reply::ERR_UNKNOWN);
         }
-        let lists = |query: &&str| *query == wire::BASE_ALLOCATION || !set && *query == "base:";
         let mut replies = Vec::new();
-        if queries.iter().any(lists) || !set && queries.is_empty() {
-            let number = if set { wire::BASE_ALLOCATION_ID } else { 0 };
-            let data = [&number.to_be_bytes()[..], wire::BASE_ALLOCATION.as_bytes()].concat();
-            replies.push((reply::META_CONTEXT, data));
-            agreed.context = if set { Some(name.to_owned()) } else { agreed.context.take() };
+        let mut context = |space: &str, context: &str, id: u32| {
+            let lists = |query: &&str| *query == context || !set && *query == space;
+            let is_selected = queries.iter().any(lists) || !set && queries.is_empty();
+            if is_selected {
+                let number = if set { id } else { 0 };
+                replies.push((reply::META_CONTEXT, [&number.to_be_bytes()[..], context.as_bytes()].concat()));
+            }
+            is_selected
+        };
+        let base_allocation = context("base:", wire::BASE_ALLOCATION, wire::BASE_ALLOCATION_ID);
+        let load = context("aerogel:", wire::LOAD, wire::LOAD_ID);
+        if set {
+            agreed.contexts = Some((name.to_owned(), base_allocation, load));
         }
         Answer::done(option, replies)
     }
@@ -329,12 +344,13 @@ impl Ask {
 impl Agreed {
     /// Everything negotiated in clear text is void.
     pub(crate) fn tls_started(&mut self) {
-        (self.form, self.context, self.encrypted) = (Form::Simple, None, true);
+        (self.form, self.contexts, self.encrypted) = (Form::Simple, None, true);
     }
 
     fn session(&self, name: &str, export: &Export) -> Session {
-        let base_allocation = self.context.as_deref() == Some(name);
-        Session { form: self.form, base_allocation, read_only: export.read_only }
+        let selected = self.contexts.as_ref().filter(|(of, ..)| of == name);
+        let (base_allocation, load) = selected.map_or((false, false), |&(_, status, load)| (status, load));
+        Session { form: self.form, base_allocation, load, read_only: export.read_only }
     }
 }
 

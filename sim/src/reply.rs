@@ -1,7 +1,7 @@
 //! The reply bytes of a connection, read by the engine's own reader of replies, with the data of reads in one piece.
 
 use engine::Session;
-use engine::nbd::wire::BASE_ALLOCATION_ID;
+use engine::nbd::wire::{BASE_ALLOCATION_ID, LOAD_ID};
 use engine::nbd::{self, Asked, Part};
 
 /// A part of a reply: the cookie of its request, the part, and its data.
@@ -21,7 +21,8 @@ impl Replies {
     /// The replies to a client that has negotiated this session.
     pub fn new(session: Session) -> Replies {
         let context = session.base_allocation.then_some(BASE_ALLOCATION_ID);
-        Replies { replies: nbd::Replies::new(session.form, context), bytes: Vec::new(), at: 0, data: None }
+        let replies = nbd::Replies::new(session.form, context).with_load(session.load.then_some(LOAD_ID));
+        Replies { replies, bytes: Vec::new(), at: 0, data: None }
     }
 
     /// Adds received bytes.

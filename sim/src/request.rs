@@ -92,15 +92,15 @@ impl Request {
         if session.read_only && changes {
             return Expected::Refused(&[Errno::Perm]);
         }
-        self.verdict(size, session.form, session.base_allocation)
+        self.verdict(size, session.form, session.base_allocation || session.load)
     }
 
     /// The permitted answer, on a volume of `size` bytes, apart from disk errors.
-    pub fn verdict(&self, size: u64, form: Form, base_allocation: bool) -> Expected {
+    pub fn verdict(&self, size: u64, form: Form, has_status: bool) -> Expected {
         let invalid = match self.command {
             command::READ => self.len > form.payload_bytes_max() || self.has(command_flag::DF) && !form.is_structured(),
             command::WRITE => self.len > form.payload_bytes_max(),
-            command::BLOCK_STATUS => !base_allocation,
+            command::BLOCK_STATUS => !has_status,
             command::FLUSH => self.offset != 0 || self.len != 0,
             command::TRIM | command::CACHE | command::WRITE_ZEROES => false,
             _ => true,
@@ -147,6 +147,8 @@ pub struct Pending {
     pub through_since: Step,
     /// Whether BLOCK_STATUS was answered.
     pub status: bool,
+    /// The load of the disk was answered.
+    pub load: bool,
     /// Whether the volume may write through, or is about to.
     pub may_write_through: bool,
     /// When the server received its header.
@@ -166,6 +168,7 @@ impl Pending {
             error,
             through_since,
             status: false,
+            load: false,
             may_write_through: false,
             arrived: 0,
         }

@@ -376,6 +376,11 @@ impl Device {
         self.scheduler.load(tenant)
     }
 
+    /// The same of all tenants but one.
+    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
+        self.scheduler.load_of_others(tenant)
+    }
+
     /// Frees the slot of a request.
     pub(crate) fn forget(&mut self, io: IoId) {
         self.slots.give(io.0);

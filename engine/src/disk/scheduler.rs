@@ -278,6 +278,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.lanes.load(tenant)
     }
 
+    /// The same of all tenants but one.
+    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
+        self.lanes.load_of_others(tenant)
+    }
+
     /// Requests in the device.
     pub(crate) fn in_device(&self) -> u32 {
         self.lanes.in_device()

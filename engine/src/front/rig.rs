@@ -29,7 +29,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    fn new() -> Sessions {
+    pub(crate) fn new() -> Sessions {
         let mut front = Front::new();
         front.latencies.insert(TenantId(0), Recorders::new(0));
         let (stalled_readers, senders, closed) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,8 +94,12 @@ impl Rig {
     }
 
     pub(crate) fn attach_as(&mut self, conn: ConnId, volume: VolumeId, form: Form) {
-        self.above.replies.open(conn, form);
-        let session = Session { form, base_allocation: form.is_structured(), read_only: false };
+        let session = Session { form, base_allocation: form.is_structured(), load: false, read_only: false };
+        self.attach_with(conn, volume, session);
+    }
+
+    pub(crate) fn attach_with(&mut self, conn: ConnId, volume: VolumeId, session: Session) {
+        self.above.replies.open(conn, session.form);
         self.handle(|volumes, above| above.front.attach(volumes, conn, volume, session));
     }
 
@@ -167,12 +171,14 @@ pub(crate) struct Replies {
     data: (u64, usize),
     /// Extents of the latest block status: lengths and flags.
     pub(crate) extents: Vec<(u64, u64)>,
+    /// The last load that was told.
+    pub(crate) load: Option<u64>,
 }
 
 impl Replies {
     /// A connection has negotiated this.
     pub(crate) fn open(&mut self, conn: ConnId, form: Form) {
-        self.streams.insert(conn, nbd::Replies::new(form, Some(wire::BASE_ALLOCATION_ID)));
+        self.streams.insert(conn, nbd::Replies::new(form, Some(wire::BASE_ALLOCATION_ID)).with_load(Some(wire::LOAD_ID)));
     }
 
     /// A request is sent.
@@ -241,6 +247,7 @@ impl Replies {
                 }
                 self.extents.push((len, flags));
             }
+            Part::Load(load) => self.load = Some(load),
             Part::Error(why) => *error = why,
             Part::Done => {
                 let (_, error, data) = self.asked.remove(&cookie).expect("just seen");

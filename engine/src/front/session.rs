@@ -8,7 +8,7 @@ use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
-use crate::nbd::wire::{command_flag as flag, state};
+use crate::nbd::wire::{self, command_flag as flag, state};
 use crate::nbd::{Head, Header, Kind, Parsed, Session, parse};
 use crate::slab::Table;
 use crate::stream::Outgoing;
@@ -298,7 +298,7 @@ impl Front {
         volumes.pieces.give(piece);
     }
 
-    /// Queues the extents of a range of a volume: `base:allocation`.
+    /// Queues the extents of a range of a volume: `aerogel:load` and `base:allocation`, whichever was selected.
     pub(crate) fn extents(
         &mut self,
         volumes: &mut Volumes,
@@ -307,6 +307,18 @@ impl Front {
         (start, end): (u64, u64),
         one: bool,
     ) {
+        let Session { base_allocation, load, .. } = volumes.clients[conn].session;
+        if load {
+            let load = volumes.route.load_of_others(volumes.tenant_of(volume));
+            self.send(volumes, conn, |connection| {
+                let of = connection.reply_to(cookie, start);
+                connection.stream.push(Head::status(of, !base_allocation, wire::LOAD_ID, 1));
+                connection.stream.push(Head::extent(of.form, end - start, load));
+            });
+        }
+        if !base_allocation {
+            return;
+        }
         let state = volumes.volume(volume);
         let hole = if state.spec.sparse { state::HOLE | state::ZERO } else { state::ZERO };
         let mut extents = [(0, 0); EXTENTS_MAX];
@@ -319,7 +331,7 @@ impl Front {
         volumes.charge(volumes.tenant_of(volume), 2 * count as u32);
         self.send(volumes, conn, |connection| {
             let of = connection.reply_to(cookie, start);
-            connection.stream.push(Head::status(of, count));
+            connection.stream.push(Head::status(of, true, wire::BASE_ALLOCATION_ID, count));
             extents[..count]
                 .iter()
                 .for_each(|&(bytes, flags)| connection.stream.push(Head::extent(of.form, bytes, flags)));
@@ -371,7 +383,7 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
         return Err(Errno::Perm);
     }
     header.check(state.spec.size, session.form)?;
-    if header.kind == Kind::Status && !session.base_allocation {
+    if header.kind == Kind::Status && !session.base_allocation && !session.load {
         return Err(Errno::Invalid);
     }
     if header.kind == Kind::Read && header.has(flag::DF) && !session.form.is_structured() {
@@ -389,7 +401,7 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
 mod tests {
     use super::*;
     use crate::config::LEAST_BYTES;
-    use crate::front::rig::Rig;
+    use crate::front::rig::{Rig, Sessions};
     use crate::nbd::wire::command;
     use crate::nbd::{Form, RawHeader};
     use crate::spec::{CacheSpec, TenantSpec, VolumeSpec};
@@ -512,6 +524,31 @@ mod tests {
         rig.handle(|volumes, _| volumes.discarded(conn, 9));
         ask(&mut rig, 8, 99, 0, 5, 9);
         assert_eq!([rig.answer(7), rig.answer(8)], [Some(22); 2]);
+    }
+
+    /// `aerogel:load`: the requests of other tenants, alone and beside `base:allocation`.
+    #[test]
+    fn a_client_is_told_the_load_of_the_disk() {
+        for (form, base_allocation) in [(Form::Structured, true), (Form::Extended, false)] {
+            let mut rig = Rig::below(Sessions::new(), 128, |_| {});
+            rig.set_tenant(TenantId(1), TenantSpec::default());
+            rig.open_volume(VolumeSpec::plain(VolumeId(1), TenantId(1), 1 << 20));
+            rig.attach_with(ConnId(0), VOLUME, Session { form, base_allocation, load: true, read_only: false });
+            rig.attach(ConnId(1), VolumeId(1));
+            let ask = |rig: &mut Rig| {
+                let status = RawHeader::new(form, command::BLOCK_STATUS, 0, 1, 0, BLOCK);
+                rig.ask_at(rig.now, ConnId(0), status);
+                rig.send(ConnId(0));
+                assert_eq!(rig.answer(1), Some(0));
+                assert_eq!(rig.above.replies.extents.is_empty(), !base_allocation);
+                rig.above.replies.load.take()
+            };
+            assert_eq!(ask(&mut rig), Some(0));
+            (0..3).for_each(|at| rig.ask_as(ConnId(1), at, command::READ, 0, at << 18, BLOCK));
+            // Its own requests do not count.
+            rig.ask_at(rig.now, ConnId(0), RawHeader::new(form, command::READ, 0, 9, 0, BLOCK));
+            assert_eq!(ask(&mut rig), Some(3));
+        }
     }
 
     #[test]

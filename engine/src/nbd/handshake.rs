@@ -39,6 +39,9 @@ const OUTGOING_BYTES_MAX: usize = 4 << 20;
 /// Options before transmission: a client that sends more is in a loop.
 const OPTIONS_MAX: u32 = 1024;
 
+/// The contexts that are offered, with their numbers.
+const CONTEXTS: [(&str, u32); 2] = [(wire::BASE_ALLOCATION, wire::BASE_ALLOCATION_ID), (wire::LOAD, wire::LOAD_ID)];
+
 /// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
@@ -46,6 +49,8 @@ pub struct Session {
     pub form: Form,
     /// `base:allocation` was selected.
     pub base_allocation: bool,
+    /// `aerogel:load` was selected.
+    pub load: bool,
     /// Requests that change data are answered with EPERM.
     pub read_only: bool,
 }
@@ -120,8 +125,8 @@ pub struct Handshake {
     outgoing: Vec<u8>,
     no_zeroes: bool,
     form: Form,
-    /// The export for which `base:allocation` was selected.
-    context_for: Option<Vec<u8>>,
+    /// The export for which contexts were selected, and those: [`CONTEXTS`].
+    contexts_for: Option<(Vec<u8>, [bool; 2])>,
     /// The export and the session of it that the client claims.
     claimed: Option<(Vec<u8>, Claim)>,
     options: u32,
@@ -159,7 +164,7 @@ impl Handshake {
             outgoing,
             no_zeroes: false,
             form: Form::Simple,
-            context_for: None,
+            contexts_for: None,
             claimed: None,
             options: 0,
             tls,
@@ -212,7 +217,7 @@ impl Handshake {
         assert_eq!(self.outcome, Outcome::StartTls, "TLS starts when it was asked for");
         self.encrypted = true;
         if !planted!(AgreedInClearKept) {
-            (self.form, self.context_for) = (Form::Simple, None);
+            (self.form, self.contexts_for) = (Form::Simple, None);
             self.claimed = None;
         }
         self.outcome = Outcome::Negotiating;
@@ -405,9 +410,9 @@ impl Handshake {
     fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8], read_only: bool) {
         self.begun = Some((option, start));
         self.claimed = self.claimed.take().filter(|(of, _)| of == name);
-        let any = planted!(ContextOfAnotherExport) && self.context_for.is_some();
-        let base_allocation = self.context_for.as_deref() == Some(name) || any;
-        let session = Session { form: self.form, base_allocation, read_only };
+        let is_meant = |(of, _): &&(Vec<u8>, [bool; 2])| of == name || planted!(ContextOfAnotherExport);
+        let [base_allocation, load] = self.contexts_for.as_ref().filter(is_meant).map_or([false; 2], |&(_, set)| set);
+        let session = Session { form: self.form, base_allocation, load, read_only };
         self.outcome = Outcome::Transmission { export, session };
     }
 
@@ -479,7 +484,7 @@ impl Handshake {
         let set = option == option::SET_META_CONTEXT;
         if set {
             // The earlier selection is void, even if this option fails.
-            (self.context_for, self.claimed) = (None, None);
+            (self.contexts_for, self.claimed) = (None, None);
         }
         let Some((name, queries)) = parse_queries(data) else {
             return self.error(option, reply::ERR_INVALID, "the option's lengths do not add up");
@@ -491,15 +496,20 @@ impl Handshake {
             Ok(at) => &exports.volumes[at],
             Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
         };
-        let wanted = |query: &&[u8]| *query == wire::BASE_ALLOCATION.as_bytes() || !set && *query == b"base:";
         let all = !set && queries.is_empty();
-        if all || queries.iter().any(wanted) {
-            let mut data = if set { wire::BASE_ALLOCATION_ID } else { 0 }.to_be_bytes().to_vec();
-            data.extend(wire::BASE_ALLOCATION.as_bytes());
-            self.reply(option, reply::META_CONTEXT, &data);
-            if set {
-                self.context_for = Some(name.to_vec());
+        let selected = CONTEXTS.map(|(context, id)| {
+            // To list, the name of a namespace is enough.
+            let is_of = |query: &[u8]| query.ends_with(b":") && context.as_bytes().starts_with(query);
+            let is_wanted = |query: &&[u8]| *query == context.as_bytes() || !set && is_of(query);
+            let is_selected = all || queries.iter().any(is_wanted);
+            if is_selected {
+                let id: u32 = if set { id } else { 0 };
+                self.reply(option, reply::META_CONTEXT, &[&id.to_be_bytes()[..], context.as_bytes()].concat());
             }
+            is_selected
+        });
+        if set {
+            self.contexts_for = Some((name.to_vec(), selected));
         }
         if let (true, Some(volume)) = (set, export.identity)
             && let Some(claim) = queries.iter().find_map(|query| Claim::parse(query))

@@ -30,6 +30,8 @@ pub struct Wanted {
     pub form: Form,
     /// Block status, if the server offers it.
     pub base_allocation: bool,
+    /// The load of the export's disk, if the server offers it: one of ours does.
+    pub load: bool,
     /// A session, if the server grants sessions: one of ours does.
     pub session: Option<Claim>,
     /// TLS, without which nothing else is negotiated.
@@ -49,6 +51,8 @@ pub struct Opened {
     pub form: Form,
     /// The number of `base:allocation` in block status, if it was selected.
     pub base_allocation: Option<u32>,
+    /// The same of `aerogel:load`.
+    pub load: Option<u32>,
     /// The volume, if the server has granted the session.
     pub volume: Option<u128>,
     /// Offsets and lengths are multiples of this, bytes.
@@ -64,6 +68,7 @@ impl Default for Opened {
             flags: export_flag::HAS_FLAGS,
             form: Form::Simple,
             base_allocation: None,
+            load: None,
             volume: None,
             block_bytes_min: 1,
             payload_bytes_max: wire::PAYLOAD_BYTES_MAX,
@@ -129,6 +134,7 @@ pub struct Opening {
     replies: u32,
     form: Form,
     context: Option<u32>,
+    load: Option<u32>,
     volume: Option<u128>,
     /// Size and flags of the export.
     export: Option<(u64, u16)>,
@@ -146,6 +152,7 @@ impl Opening {
             replies: 0,
             form: Form::Simple,
             context: None,
+            load: None,
             volume: None,
             export: None,
             block_bytes_min: 1,
@@ -190,6 +197,7 @@ impl Opening {
             flags,
             form: self.form,
             base_allocation: self.context,
+            load: self.load,
             volume: self.volume,
             block_bytes_min: self.block_bytes_min,
             payload_bytes_max: self.payload_bytes_max.map_or(wire::PAYLOAD_BYTES_MAX, |bytes| bytes.min(most)),
@@ -270,8 +278,10 @@ impl Opening {
                 let Some((id, name)) = data.split_first_chunk() else {
                     return Err(Unopened::Broken("a context without a number"));
                 };
-                if name == wire::BASE_ALLOCATION.as_bytes() {
-                    self.context = Some(u32::from_be_bytes(*id));
+                match Some(u32::from_be_bytes(*id)) {
+                    id if name == wire::BASE_ALLOCATION.as_bytes() => self.context = id,
+                    id if name == wire::LOAD.as_bytes() && self.wanted.load => self.load = id,
+                    _ => {}
                 }
                 self.volume = claim::volume(name).filter(|_| self.wanted.session.is_some()).or(self.volume);
             }
@@ -341,7 +351,9 @@ impl Opening {
     fn ask_context(&mut self) {
         let session = self.wanted.session.as_ref().map(Claim::to_string);
         let status = self.wanted.base_allocation.then(|| wire::BASE_ALLOCATION.to_owned());
-        let queries: Vec<Vec<u8>> = session.into_iter().chain(status).map(|query| counted(&query)).collect();
+        let load = self.wanted.load.then(|| wire::LOAD.to_owned());
+        let queries: Vec<Vec<u8>> =
+            session.into_iter().chain(status).chain(load).map(|query| counted(&query)).collect();
         if queries.is_empty() || !self.form.is_structured() {
             return self.ask_go();
         }

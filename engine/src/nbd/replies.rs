@@ -65,6 +65,8 @@ pub enum Part {
         /// As on the wire.
         flags: u64,
     },
+    /// The load of the export's disk, in requests: the flags of an extent of `aerogel:load`.
+    Load(u64),
     /// The request failed with this error number. Further parts may follow.
     Error(u32),
     /// The reply is complete.
@@ -168,6 +170,8 @@ enum State {
     Data(Chunk, u64),
     /// Extents: bytes that remain, and where the next one begins.
     Extents(Chunk, u64, u64),
+    /// An extent of the load.
+    Load(Chunk),
     /// The rest of an error's body: a text.
     Skip(Chunk, u64),
     /// Everything of this chunk is read.
@@ -178,8 +182,9 @@ enum State {
 #[derive(Debug)]
 pub struct Replies {
     form: Form,
-    /// The number of the context for which block status may be sent.
+    /// The numbers of the contexts for which block status may be sent.
     context: Option<u32>,
+    load: Option<u32>,
     state: State,
     fields: [u8; FIELDS_BYTES_MAX],
     have: usize,
@@ -194,7 +199,12 @@ impl Default for Replies {
 impl Replies {
     /// The stream of a session that was negotiated like this. Block status may have the context of this number.
     pub fn new(form: Form, context: Option<u32>) -> Replies {
-        Replies { form, context, state: State::Head, fields: [0; FIELDS_BYTES_MAX], have: 0 }
+        Replies { form, context, load: None, state: State::Head, fields: [0; FIELDS_BYTES_MAX], have: 0 }
+    }
+
+    /// Block status may also have the load of the export's disk, as the context of this number.
+    pub fn with_load(self, load: Option<u32>) -> Replies {
+        Replies { load, ..self }
     }
 
     /// Bytes of data that come next: the caller takes them, and says so with [`Replies::took`].
@@ -206,7 +216,12 @@ impl Replies {
     pub fn head_bytes(&self) -> usize {
         match self.state {
             State::Fields(_, bytes) => bytes - self.have,
-            State::Head | State::Data(..) | State::Extents(..) | State::Skip(..) | State::End(_) => {
+            State::Head
+            | State::Data(..)
+            | State::Extents(..)
+            | State::Load(_)
+            | State::Skip(..)
+            | State::End(_) => {
                 let bytes = match self.form {
                     Form::Simple => 16,
                     Form::Structured => 20 + 8,
@@ -285,8 +300,8 @@ impl Replies {
                 _ => 4,
             },
             State::Fields(_, bytes) => bytes,
-            State::Extents(..) if self.form == Form::Extended => 16,
-            State::Extents(..) => 8,
+            State::Extents(..) | State::Load(_) if self.form == Form::Extended => 16,
+            State::Extents(..) | State::Load(_) => 8,
             State::Data(..) | State::Skip(..) | State::End(_) => 0,
         }
     }
@@ -298,6 +313,11 @@ impl Replies {
             State::Head => self.head(asked),
             State::Fields(chunk, _) => self.body(chunk),
             State::Extents(chunk, left, offset) => self.extent(chunk, left, offset),
+            State::Load(chunk) => {
+                self.state = State::End(chunk);
+                let load = if self.form == Form::Extended { self.u64_at(8) } else { u64::from(self.u32_at(4)) };
+                Ok(Some((chunk.cookie, Part::Load(load))))
+            }
             State::Data(..) | State::Skip(..) | State::End(_) => unreachable!("they have no fields"),
         }
     }
@@ -371,10 +391,13 @@ impl Replies {
                 if extended && u64::from(self.u32_at(4)) != left / 16 {
                     return Err(chunk.broken());
                 }
-                if self.context != Some(first) {
-                    return Err(Broken::Context(first));
-                }
-                self.state = State::Extents(chunk, left, asked.offset);
+                self.state = match Some(first) {
+                    context if context == self.context => State::Extents(chunk, left, asked.offset),
+                    // One extent says it all.
+                    load if load == self.load && left == if extended { 16 } else { 8 } => State::Load(chunk),
+                    load if load == self.load => return Err(chunk.broken()),
+                    _ => return Err(Broken::Context(first)),
+                };
                 return Ok(None);
             }
             kind => {

@@ -108,15 +108,15 @@ impl Head {
         head
     }
 
-    /// The header of a block status of `extents` extents, each of which follows ([`Head::extent`]).
-    pub(crate) fn status(of: Of, extents: usize) -> Head {
-        let context = wire::BASE_ALLOCATION_ID.to_be_bytes();
+    /// The header of a block status of `extents` extents of a context, each of which follows ([`Head::extent`]).
+    pub(crate) fn status(of: Of, done: bool, context: u32, extents: usize) -> Head {
+        let context = context.to_be_bytes();
         if of.form != Form::Extended {
-            let mut head = Head::chunk(of, chunk::BLOCK_STATUS, true, 4 + 8 * extents as u64);
+            let mut head = Head::chunk(of, chunk::BLOCK_STATUS, done, 4 + 8 * extents as u64);
             head.push(&context);
             return head;
         }
-        let mut head = Head::chunk(of, chunk::BLOCK_STATUS_EXT, true, 8 + 16 * extents as u64);
+        let mut head = Head::chunk(of, chunk::BLOCK_STATUS_EXT, done, 8 + 16 * extents as u64);
         head.push(&context);
         head.push(&(extents as u32).to_be_bytes());
         head

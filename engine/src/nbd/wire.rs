@@ -131,12 +131,17 @@ pub mod state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// The only metadata context that is offered.
+/// The metadata context of block status.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Its number in replies, an arbitrary constant.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 /// The number of the context that grants a session. No reply has it.
 pub const SESSION_ID: u32 = 2;
+/// The metadata context of the load of the export's disk: one extent, whose flags are the number of requests that the
+/// disk does not keep up with, of other tenants than the export's own. Ours alone.
+pub const LOAD: &str = "aerogel:load";
+/// Its number in replies.
+pub const LOAD_ID: u32 = 3;
 
 /// The longest name or query string, bytes (the protocol's limit).
 pub const STRING_BYTES_MAX: usize = 4096;

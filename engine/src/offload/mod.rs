@@ -56,7 +56,7 @@ pub use store::StoreId;
 
 use crate::ids::{IoId, VolumeKey};
 use crate::slab::{Slab, Table};
-use crate::units::{Nanos, SECOND};
+use crate::units::{MILLISECOND, Nanos, SECOND};
 use ranges::{Id, Ranges};
 use record::Stored;
 use store::{Pending, State, Store, What};
@@ -67,6 +67,8 @@ pub const COPIES_MAX: usize = 2;
 pub const STORES_MAX: usize = 16;
 /// Bytes of a write, at most: larger ones are divided.
 pub(crate) const WRITE_BYTES_MAX: u64 = 256 * 1024;
+/// Time between two questions for the load of a store's disk: short against a slice of its neighbours.
+const ASK_NS: Nanos = 20 * MILLISECOND;
 /// Precision of the age of content.
 const MARK_NS: Nanos = SECOND;
 /// Bits of a version's counter; the others are the incarnation.
@@ -97,6 +99,8 @@ pub(crate) enum Action {
     Append(StoreId, u64),
     /// Write the superblock [`Offload::superblock`] durably.
     Superblock(StoreId),
+    /// Ask the server of the store for the load of its disk, for [`Offload::load_told`]. It need not answer.
+    AskLoad(StoreId),
     /// The write is durable in the stores.
     Done(IoId),
     /// The write failed there: it is to be decided anew.
@@ -271,7 +275,13 @@ impl Offload {
     }
 
     /// Where a write of `start..end` goes, at most [`WRITE_BYTES_MAX`], with `base_load` requests at the base.
-    pub(crate) fn choose(&mut self, volume: VolumeKey, start: u64, end: u64, base_load: u32) -> Choice {
+    pub(crate) fn choose(&mut self, now: Nanos, volume: VolumeKey, start: u64, end: u64, base_load: u32) -> Choice {
+        self.now = self.now.max(now);
+        let is_always = self.settings.is_always;
+        let is_overloaded = base_load > self.settings.base_threshold || is_always;
+        if is_overloaded {
+            self.ask_loads();
+        }
         let Some(state) = self.volumes.get(volume) else { return Choice::Base };
         let bytes = end - start;
         debug_assert!(bytes <= WRITE_BYTES_MAX);
@@ -280,10 +290,9 @@ impl Offload {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
         let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
-        let is_always = self.settings.is_always;
         let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
-        let idle = able.clone().filter(|store| store.load() < limit).count();
-        let is_overloaded = base_load > self.settings.base_threshold || is_always;
+        let is_idle = |store: &&Store| is_always || store.is_known(now) && store.load() < limit;
+        let idle = able.clone().filter(is_idle).count();
         let is_wanted = is_overloaded && !is_limited && !self.is_ending;
         let is_peak = is_wanted && idle >= self.settings.copies;
         if is_peak != self.decided.is_peak {
@@ -486,8 +495,26 @@ impl Offload {
         self.stores[store.0 as usize].log.place(at)
     }
 
+    /// Asks the servers of the stores for the loads of their disks, unless they were asked a short time ago.
+    fn ask_loads(&mut self) {
+        for (at, store) in (0u8..).zip(&mut self.stores) {
+            if store.is_open() && self.now >= store.ask_at {
+                store.ask_at = self.now + ASK_NS;
+                self.actions.push_back(Action::AskLoad(StoreId(at)));
+            }
+        }
+    }
+
+    /// The requests of others at the disk of a store.
+    pub(crate) fn load_told(&mut self, now: Nanos, store: StoreId, others: u32) {
+        self.now = self.now.max(now);
+        self.stores[store.0 as usize].others = Some((now, others));
+    }
+
     /// A position is going to be read: what is there stays until [`Offload::read_ended`].
-    pub(crate) fn read_begins(&mut self, store: StoreId, at: u64) {
+    pub(crate) fn read_begins(&mut self, now: Nanos, store: StoreId, at: u64) {
+        self.now = self.now.max(now);
+        self.ask_loads();
         let state = &mut self.stores[store.0 as usize];
         state.log.need(at);
         state.reads += 1;

@@ -15,6 +15,8 @@ const RECORDS_MAX: usize = 8;
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
 /// How far behind the last acknowledged record bytes of a dead process may land.
 pub(super) const LATE_BYTES_MAX: u64 = IN_FLIGHT_BYTES + 2 * RECORD_BYTES_MAX;
+/// How long the load that a server has told counts.
+const OTHERS_NS_MAX: Nanos = SECOND;
 /// Time before a store that failed is tried again, doubled up to the longest.
 const RETRY_NS: Nanos = 100 * MILLISECOND;
 const RETRY_NS_MAX: Nanos = 5 * SECOND;
@@ -102,6 +104,10 @@ pub(super) struct Store {
     pub(super) pending_bytes: u64,
     /// Reads of its data on their way.
     pub(super) reads: u32,
+    /// Requests of others at its disk, as its server has told, and when. `None` if it has not since the store is open.
+    pub(super) others: Option<(Nanos, u32)>,
+    /// It is not asked for that before.
+    pub(super) ask_at: Nanos,
     /// Versions to be deleted.
     pub(super) deletions: VecDeque<Id>,
     /// Deletions in superblocks, for which the log had no room.
@@ -134,6 +140,8 @@ impl Store {
             pending: VecDeque::new(),
             pending_bytes: 0,
             reads: 0,
+            others: None,
+            ask_at: 0,
             deletions: VecDeque::new(),
             notes: Vec::new(),
             noting: Vec::new(),
@@ -152,10 +160,15 @@ impl Store {
         self.state == State::Open
     }
 
-    /// Writes that wait or are on their way, and reads.
+    /// Writes that wait or are on their way, reads, and what is known of others at its disk.
     pub(super) fn load(&self) -> u32 {
         let outstanding: usize = self.appends.iter().map(|append| append.ios.len()).sum();
-        (self.pending.len() + outstanding) as u32 + self.reads
+        (self.pending.len() + outstanding) as u32 + self.reads + self.others.map_or(0, |(_, others)| others)
+    }
+
+    /// Whether its load is what it seems. A server that answers no more is busy.
+    pub(super) fn is_known(&self, now: Nanos) -> bool {
+        self.others.is_none_or(|(at, _)| now < at + OTHERS_NS_MAX)
     }
 
     /// Whether it is so full that it has to be emptied whatever else there is to do.
@@ -183,6 +196,8 @@ impl Store {
     /// The next time for a new epoch, after a failure.
     pub(super) fn close(&mut self, now: Nanos) {
         self.state = State::Closed(now + self.retry_ns);
+        // Another server may be there next time, which does not tell its load.
+        self.others = None;
         self.retry_ns = (self.retry_ns * 2).min(RETRY_NS_MAX);
     }
 

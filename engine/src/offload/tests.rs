@@ -220,6 +220,12 @@ impl World {
                     let (store, bytes) = (store.0 as usize, bytes.to_vec());
                     self.tickets.push(Ticket { store, offset, bytes, record: None });
                 }
+                // Some servers tell, others do not.
+                Action::AskLoad(store) if store.0 == 0 => {
+                    let load = self.rng.below(20) as u32;
+                    self.offload.load_told(self.now, store, load);
+                }
+                Action::AskLoad(_) => {}
                 Action::Done(io) => {
                     let Some(Busy::Write { units, value }) = self.busy.remove(&io) else { panic!("{io:?}") };
                     self.log.push(format!("{value} is in stores"));
@@ -283,7 +289,7 @@ impl World {
     fn decide(&mut self, io: IoId, units: (usize, usize)) {
         let (start, end) = bytes(units);
         let load = self.rng.below(20) as u32;
-        let choice = self.offload.choose(VOLUME, start, end, load);
+        let choice = self.offload.choose(self.now, VOLUME, start, end, load);
         self.log.push(format!("write {:?}: {units:?} {choice:?}", self.busy[&io]));
         match choice {
             Choice::Base => {

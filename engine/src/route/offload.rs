@@ -132,6 +132,21 @@ impl Route {
         self.disk.load(tenant).saturating_sub(homeward)
     }
 
+    /// Requests of other tenants that the disk does not keep up with, without content on its way home.
+    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
+        let homeward: u32 = self.homeward.iter().filter(|&(of, _)| of != tenant).map(|(_, &count)| count).sum();
+        self.disk.load_of_others(tenant).saturating_sub(homeward)
+    }
+
+    /// The server of a store has told the load of its disk.
+    pub(crate) fn load_told(&mut self, now: Nanos, volume: VolumeId, load: u32) {
+        if let Some(at) = self.stores.iter().position(|&store| store == volume)
+            && let Some(offload) = &mut self.offload
+        {
+            offload.load_told(now, StoreId(at as u8), load);
+        }
+    }
+
     /// When the client of the stores wants to be called.
     pub(super) fn offload_timeout(&self) -> Option<Nanos> {
         let held = self.held.front().map(|&(_, since)| since + HELD_NS_MAX);
@@ -173,7 +188,7 @@ impl Route {
         let ((start, end), volume, tenant) = (self.range(io), self.disk.slot(io).io.volume, self.disk.slot(io).tenant);
         let (key, load) = (self.keys[volume], self.base_load(tenant));
         let offload = self.offload.as_mut().expect("it may be off-loaded");
-        let choice = offload.choose(key, start, end.min(start + WRITE_BYTES_MAX), load);
+        let choice = offload.choose(now, key, start, end.min(start + WRITE_BYTES_MAX), load);
         if end - start > WRITE_BYTES_MAX {
             if choice == Choice::Base && !offload.overlaps(key, start, end) {
                 return self.disk.submit(now, io, urgent);
@@ -230,7 +245,7 @@ impl Route {
             let (target, offset) = match source {
                 Source::Store(store, at) => {
                     let offload = self.offload.as_mut().expect("just seen");
-                    offload.read_begins(store, at);
+                    offload.read_begins(now, store, at);
                     (self.stores[store.0 as usize], offload.place(store, at))
                 }
                 Source::Base | Source::Away => (volume, from),
@@ -287,6 +302,10 @@ impl Route {
                     }
                 }
                 Some(Action::Superblock(store)) => self.write_superblock(now, store),
+                Some(Action::AskLoad(store)) => {
+                    let upstream = self.upstreams.get_mut(self.stores[store.0 as usize]).expect("each store has one");
+                    upstream.ask_load();
+                }
                 Some(Action::Done(io)) => return Some(Done::Io(io, Ok(()))),
                 Some(Action::Again(io)) => {
                     let failures = failures(self.disk.slot(io).io.volume);

@@ -1,15 +1,20 @@
 //! The connections of a session: handshakes, and replies.
 
 use super::requests::Requests;
-use super::{Action, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
+use super::{Action, LOAD_COOKIE, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
 use crate::disk::Op;
 use crate::errno::Errno;
 use crate::nbd::wire::{export_flag, reply};
-use crate::nbd::{Claim, Form, Opened, Opening, Part, Replies, Unopened, Wanted};
+use crate::nbd::{Asked, Claim, Form, Kind, Opened, Opening, Part, Replies, Unopened, Wanted};
 use crate::stream::Stream;
+use crate::units::BLOCK;
 
 /// Parts of replies that one event handles: the driver sends the rest of the bytes with the next one.
 const PARTS_MAX: usize = 16;
+
+/// The request for the load, as far as a reply must agree with it, and the greatest load that is of interest.
+const LOAD_ASKED: Asked = Asked { kind: Kind::Status, offset: 0, len: BLOCK };
+const LOAD_MAX: u64 = 1 << 20;
 
 /// A part of a read that was answered before, or parts in too much disorder.
 const TWICE: Loss = Loss::Content("a part of a read is answered twice, or parts are in disorder");
@@ -72,6 +77,7 @@ impl Upstream {
             name: self.settings.name.clone(),
             form: Form::Extended,
             session: Some(claim),
+            load: true,
             ..Wanted::default()
         };
         let at = link.0 as usize;
@@ -123,7 +129,7 @@ impl Upstream {
             return self.lose_session(None);
         }
         link.state = State::Open;
-        link.replies = Replies::new(opened.form, None);
+        link.replies = Replies::new(opened.form, None).with_load(opened.load);
         self.opened(at, opened);
     }
 
@@ -192,12 +198,14 @@ impl Upstream {
     fn read_replies(&mut self, at: usize, bytes: &[u8]) {
         let (mut read, mut parts) = (0, 0);
         while parts < PARTS_MAX {
-            let (link, requests) = (&mut self.links[at], &self.requests);
+            let (link, requests, is_asking) = (&mut self.links[at], &self.requests, self.is_asking);
             if link.data.is_some() {
                 break;
             }
             parts += 1;
-            let (used, part) = match link.replies.next(&bytes[read..], |cookie| requests.asked(at, cookie)) {
+            let is_load = |cookie| cookie == LOAD_COOKIE && at == 0 && is_asking;
+            let asked = |cookie| if is_load(cookie) { Some(LOAD_ASKED) } else { requests.asked(at, cookie) };
+            let (used, part) = match link.replies.next(&bytes[read..], asked) {
                 Ok(next) => next,
                 Err(why) => return self.lose_session(Some(Loss::Reply(why))),
             };
@@ -212,6 +220,14 @@ impl Upstream {
 
     /// A part of a reply; an error if the connection is of no use any more.
     fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), Loss> {
+        if cookie == LOAD_COOKIE {
+            match part {
+                Part::Load(load) => self.actions.push_back(Action::Load(load.min(LOAD_MAX) as u32)),
+                Part::Done => self.is_asking = false,
+                Part::Data { .. } | Part::Hole { .. } | Part::Extent { .. } | Part::Error(_) => {}
+            }
+            return Ok(());
+        }
         let requests: &mut Requests = &mut self.requests;
         match part {
             Part::Data { offset, len } => {
@@ -222,7 +238,7 @@ impl Upstream {
                 self.actions.extend(requests.segments(slot, start, len).map(Action::Zero));
             }
             Part::Error(number) => requests.failed(cookie, errno(number)),
-            Part::Extent { .. } => return Err(Loss::Content("an answer to a request that was not sent")),
+            Part::Extent { .. } | Part::Load(_) => return Err(Loss::Content("an answer to a request that was not sent")),
             Part::Done => return self.answered(cookie),
         }
         Ok(())

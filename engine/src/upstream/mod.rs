@@ -43,8 +43,8 @@ use std::collections::VecDeque;
 use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
-use crate::nbd::wire::export_flag;
-use crate::nbd::{Broken, Opened, Unopened};
+use crate::nbd::wire::{command, command_flag as flag, export_flag};
+use crate::nbd::{Broken, Head, Opened, RawHeader, Unopened};
 use crate::spec::UpstreamSpec;
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
@@ -57,6 +57,8 @@ const RETRY_NS: Nanos = 50 * MILLISECOND;
 const RETRY_NS_MAX: Nanos = SECOND;
 /// Time for the handshake of a session, as our servers limit it.
 const OPENING_NS_MAX: Nanos = 10 * SECOND;
+/// The cookie of the request for the load. Others have the number of a slot in their lower half.
+const LOAD_COOKIE: u64 = u64::MAX;
 /// Flags that must not change from one session to the next: what requests rely on.
 const FLAGS_KEPT: u16 = export_flag::READ_ONLY
     | export_flag::SEND_FLUSH
@@ -147,6 +149,8 @@ pub(crate) enum Action {
     Void(IoId),
     /// A device flush of this target counts as failed.
     Failed,
+    /// The answer to [`Upstream::ask_load`].
+    Load(u32),
 }
 
 /// Why an export cannot be used.
@@ -246,6 +250,8 @@ pub struct Upstream {
     unflushed_bytes: u64,
     /// What an earlier process wrote may not be durable.
     inherits: bool,
+    /// The load was asked for, on the first connection, and the server has not answered.
+    is_asking: bool,
     /// Bytes of the last `Received` that were taken.
     taken: usize,
     reconnects: u64,
@@ -270,6 +276,7 @@ impl Upstream {
             covered_bytes: 0,
             unflushed_bytes: 0,
             inherits: true,
+            is_asking: false,
             taken: 0,
             reconnects: 0,
             round_trip_ns: 0,
@@ -302,6 +309,17 @@ impl Upstream {
         }
         self.requests.add(self.now, io, request);
         self.settle();
+    }
+
+    /// Asks the server for the load of the export's disk, if it tells that: see [`LOAD`](crate::nbd::wire::LOAD). There
+    /// may be no answer.
+    pub(crate) fn ask_load(&mut self) {
+        let Some(export) = self.export.filter(|export| export.load.is_some()) else { return };
+        if self.phase == Phase::Open && !self.is_asking {
+            self.is_asking = true;
+            let asked = RawHeader::new(export.form, command::BLOCK_STATUS, flag::REQ_ONE, LOAD_COOKIE, 0, BLOCK);
+            self.push(0, Head::from(asked));
+        }
     }
 
     /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
@@ -488,7 +506,7 @@ impl Upstream {
             self.ask(Request::Lost(why));
         }
         let had_session = matches!(self.phase, Phase::Open | Phase::Replaying);
-        self.phase = Phase::Closing;
+        (self.phase, self.is_asking) = (Phase::Closing, false);
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
             if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {

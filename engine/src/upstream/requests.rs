@@ -344,10 +344,8 @@ impl Upstream {
         link.last_read = if command == command::READ { part } else { 0 };
         link.reading += link.last_read;
         link.used = true;
-        if link.stream.is_drained() {
-            self.actions.push_back(Action::Ask(Request::Send(LinkId(at as u32))));
-        }
-        link.stream.push(Head::from(header));
+        self.push(at, Head::from(header));
+        let link = &mut self.links[at];
         if has_payload {
             let head = &self.requests.slots[id].head;
             let (from, to) = (head.len().min(start as usize), head.len().min((start + part) as usize));
@@ -356,6 +354,15 @@ impl Upstream {
                 link.stream.push_frame(segment);
             }
         }
+    }
+
+    /// Queues a header on a connection.
+    pub(super) fn push(&mut self, at: usize, header: Head) {
+        let stream = &mut self.links[at].stream;
+        if stream.is_drained() {
+            self.actions.push_back(Action::Ask(Request::Send(LinkId(at as u32))));
+        }
+        stream.push(header);
     }
 
     /// A reply is complete. An error: the reply violates the protocol, or the server is shutting down.

@@ -50,6 +50,7 @@ impl Volumes {
                     self.io_done(io, self.now, result);
                     self.relieve_upstream(volume);
                 }
+                Action::Load(load) => self.route.load_told(self.now, volume, load),
                 Action::Void(io) => self.void(io),
                 Action::Failed if planted!(LostSessionForgotten) => {}
                 Action::Failed => {

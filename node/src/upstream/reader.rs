@@ -201,7 +201,7 @@ impl Reader {
                 replies.took(len);
             }
             // The bytes are zero already.
-            Part::Hole { .. } | Part::Extent { .. } => {}
+            Part::Hole { .. } | Part::Extent { .. } | Part::Load(_) => {}
             Part::Error(errno) => request.error = Some(errno),
             Part::Done => request.is_done = true,
         }

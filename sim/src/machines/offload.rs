@@ -209,7 +209,7 @@ impl Running<'_> {
                     reader.data[from..from + len as usize].copy_from_slice(data);
                 }
                 // It is zeros already; extents are not asked for.
-                Part::Hole { .. } | Part::Extent { .. } => {}
+                Part::Hole { .. } | Part::Extent { .. } | Part::Load(_) => {}
                 Part::Error(_) => reader.again_at = now + SECOND,
                 Part::Done => {
                     reader.asked = None;

@@ -16,7 +16,7 @@ fn of(form: Form) -> Of {
 
 /// All parts of a stream that arrives in portions.
 fn parts(form: Form, kind: Kind, bytes: &[u8], portion: usize) -> Result<Vec<Part>, Broken> {
-    let mut replies = Replies::new(form, Some(wire::BASE_ALLOCATION_ID));
+    let mut replies = Replies::new(form, Some(wire::BASE_ALLOCATION_ID)).with_load(Some(wire::LOAD_ID));
     let (mut at, mut arrived, mut parts) = (0, 0, Vec::new());
     loop {
         let data = (arrived - at).min(replies.data_bytes() as usize);
@@ -56,7 +56,8 @@ fn each_form_of_each_reply_in_any_portions() {
                 [chunk, bytes(&[Head::hole(of, true, 1060, 40)])].concat()
             }
         };
-        let extents = bytes(&[Head::status(of, 2), Head::extent(form, 30, 0), Head::extent(form, 500, 3)]);
+        let load = [Head::status(of, false, wire::LOAD_ID, 1), Head::extent(form, 100, 42)];
+        let extents = bytes(&[Head::status(of, true, wire::BASE_ALLOCATION_ID, 2), Head::extent(form, 30, 0), Head::extent(form, 500, 3)]);
         let failed = bytes(&[Head::answer(of, true, Some(Errno::Io))]);
         let written = bytes(&[Head::answer(of, false, None)]);
         for portion in [1, 3, 1000] {
@@ -70,7 +71,9 @@ fn each_form_of_each_reply_in_any_portions() {
             if form.is_structured() {
                 let of = |offset, len, flags| Part::Extent { offset, len, flags };
                 let wanted = vec![of(1000, 30, 0), of(1030, 500, 3), Part::Done];
-                assert_eq!(parts(form, Kind::Status, &extents, portion), Ok(wanted));
+                assert_eq!(parts(form, Kind::Status, &extents, portion), Ok(wanted.clone()));
+                let both = [&bytes(&load)[..], &extents].concat();
+                assert_eq!(parts(form, Kind::Status, &both, portion), Ok([vec![Part::Load(42)], wanted].concat()));
             }
         }
     }
@@ -79,7 +82,7 @@ fn each_form_of_each_reply_in_any_portions() {
 #[test]
 fn lengths_of_64_bits() {
     let of = of(Form::Extended);
-    let sent = bytes(&[Head::status(of, 1), Head::extent(Form::Extended, 1 << 40, 0)]);
+    let sent = bytes(&[Head::status(of, true, wire::BASE_ALLOCATION_ID, 1), Head::extent(Form::Extended, 1 << 40, 0)]);
     let extent = Part::Extent { offset: 1000, len: 1 << 40, flags: 0 };
     assert_eq!(parts(Form::Extended, Kind::Status, &sent, 7), Ok(vec![extent, Part::Done]));
 }
@@ -132,6 +135,7 @@ fn what_no_server_may_send() {
         (Kind::Read, chunk(1, chunk::BLOCK_STATUS, &status(&[1, 100, 0]))),
         (Kind::Status, chunk(1, chunk::BLOCK_STATUS, &status(&[2, 100, 0]))),
         (Kind::Status, chunk(1, chunk::BLOCK_STATUS, &status(&[1, 0, 0]))),
+        (Kind::Status, chunk(1, chunk::BLOCK_STATUS, &status(&[3, 100, 7, 100, 7]))),
         (Kind::Status, chunk(1, chunk::BLOCK_STATUS, &status(&[1, 100, 0, 50, 0]))),
         (Kind::Status, chunk(1, chunk::BLOCK_STATUS, &status(&[1]))),
         (Kind::Status, chunk(1, chunk::BLOCK_STATUS_EXT, &status(&[1, 1, 0, 100, 0, 0]))),
@@ -147,7 +151,7 @@ fn what_no_server_may_send() {
     assert_eq!(parts(Form::Extended, Kind::Write, &elsewhere, 99), Err(Broken::Offset { asked: 1000, named: 1 }));
     let stranger = bytes(&[Head::answer(Of { cookie: 8, ..of(Form::Simple) }, false, None)]);
     assert_eq!(parts(Form::Simple, Kind::Write, &stranger, 99), Err(Broken::NotAsked(8)));
-    let mut counted = bytes(&[Head::status(of(Form::Extended), 2), Head::extent(Form::Extended, 9, 0)]);
+    let mut counted = bytes(&[Head::status(of(Form::Extended), true, wire::BASE_ALLOCATION_ID, 2), Head::extent(Form::Extended, 9, 0)]);
     counted.extend([0; 16]);
     counted[39] = 1;
     assert!(matches!(parts(Form::Extended, Kind::Status, &counted, 99), Err(Broken::Chunk { .. })));
