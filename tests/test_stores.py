@@ -2,6 +2,8 @@
 
 import re
 
+import nbd
+
 from harness import wire
 from harness.case import ServerCase
 from harness.server import MIB
@@ -48,6 +50,30 @@ class Stores(ServerCase):
         refused = self.server.refused("store", "create", "one", "--size", "17MiB")
         self.assertIn("a share of 5% does not fit", refused)
         self.assertEqual(self.cli("store", "list"), [])
+
+    def test_a_client_of_a_store_is_told_the_load_of_its_disk(self):
+        self.server.cli("disk", "add", "hdd", "sim:cheetah-15k5", "--size", "1GiB")
+        self.store("spare", "--disk", "hdd")
+        self.server.create("db", "512MiB", "--disk", "hdd")
+        handle = self.server.open("spare", lambda handle: handle.add_meta_context("aerogel:load"))
+        self.assertTrue(handle.can_meta_context("aerogel:load"))
+
+        def load():
+            told = []
+            handle.block_status(4096, 0, lambda context, at, entries, _: told.append((context, entries)) or 0)
+            [(context, [length, requests])] = told
+            self.assertEqual((context, length), ("aerogel:load", 4096))
+            return requests
+
+        self.assertEqual(load(), 0)
+        neighbour = self.server.open("db")
+        for number in range(200):
+            neighbour.aio_pread(nbd.Buffer(4096), number * 2 * MIB)
+        neighbour.poll(-1)
+        self.assertIn(load(), range(20, 201))
+        while neighbour.aio_in_flight():
+            neighbour.poll(-1)
+        self.assertEqual(load(), 0)
 
     def test_a_store_is_no_other_volume_and_others_are_no_stores(self):
         self.store("spare")

@@ -111,7 +111,8 @@ impl Ask {
         }
         digress(&mut plan, rng);
         let contexts = [(wanted.base_allocation, wire::BASE_ALLOCATION), (wanted.load, wire::LOAD)];
-        let contexts: Vec<&str> = contexts.into_iter().filter_map(|(is_wanted, name)| is_wanted.then_some(name)).collect();
+        let contexts: Vec<&str> =
+            contexts.into_iter().filter_map(|(is_wanted, name)| is_wanted.then_some(name)).collect();
         if !contexts.is_empty() {
             plan.push_back(Ask::Context(option::SET_META_CONTEXT, name.clone(), contexts));
         }

@@ -178,7 +178,8 @@ pub(crate) struct Replies {
 impl Replies {
     /// A connection has negotiated this.
     pub(crate) fn open(&mut self, conn: ConnId, form: Form) {
-        self.streams.insert(conn, nbd::Replies::new(form, Some(wire::BASE_ALLOCATION_ID)).with_load(Some(wire::LOAD_ID)));
+        self.streams
+            .insert(conn, nbd::Replies::new(form, Some(wire::BASE_ALLOCATION_ID)).with_load(Some(wire::LOAD_ID)));
     }
 
     /// A request is sent.

@@ -216,12 +216,7 @@ impl Replies {
     pub fn head_bytes(&self) -> usize {
         match self.state {
             State::Fields(_, bytes) => bytes - self.have,
-            State::Head
-            | State::Data(..)
-            | State::Extents(..)
-            | State::Load(_)
-            | State::Skip(..)
-            | State::End(_) => {
+            State::Head | State::Data(..) | State::Extents(..) | State::Load(_) | State::Skip(..) | State::End(_) => {
                 let bytes = match self.form {
                     Form::Simple => 16,
                     Form::Structured => 20 + 8,

@@ -194,9 +194,9 @@ struct Volume {
     failed: BTreeMap<u64, (u64, u64)>,
     /// What is being copied to the base.
     reclaiming: Vec<Reclaim>,
-    /// For what is next: content with too few copies that can be reached, content in stores that can be written, and
-    /// any.
-    searches: [reclaim::Search; 3],
+    /// For what is next: content with too few copies that can be reached, content in stores whose disks are busy,
+    /// content in stores that can be written, and any.
+    searches: [reclaim::Search; 4],
     /// Bytes whose newest content is away.
     away_bytes: u64,
 }

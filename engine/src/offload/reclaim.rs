@@ -67,15 +67,17 @@ impl Offload {
     }
 
     /// The oldest content of a volume that is away, unless a range that overlaps it is being reclaimed. Content of
-    /// which a store that is away has a copy comes first.
+    /// which a store that is away has a copy comes first, then content of stores whose disks have become busy.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeKey) -> Option<Reclaim> {
         if !self.is_ready(volume) {
             return None;
         }
         let away = self.mask(|store| !store.is_open());
         let missing = self.mask(|store| store.state == State::Missing);
+        let threshold = self.settings.store_threshold;
+        let busy = self.mask(|store| store.is_open() && store.others.is_some_and(|(_, others)| others >= threshold));
         let Offload { volumes, versions, .. } = self;
-        let Volume { live, reclaiming, searches: [vulnerable, near, any], .. } = &mut volumes[volume];
+        let Volume { live, reclaiming, searches: [vulnerable, slow, near, any], .. } = &mut volumes[volume];
         let is_free = |id: Id| {
             let version = &versions[id];
             !reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
@@ -85,6 +87,10 @@ impl Offload {
         let id = (away != 0)
             .then(|| vulnerable.next(live, |id| is_near(id) && versions[id].stores & away != 0))
             .flatten()
+            .or_else(|| {
+                let is_slow = |id| is_free(id) && has_copy(id, busy);
+                (busy != 0).then(|| slow.next(live, is_slow)).flatten()
+            })
             .or_else(|| near.next(live, is_near))
             // A store that cannot be written can perhaps be read.
             .or_else(|| any.next(live, |id| is_free(id) && has_copy(id, !missing)))?;

@@ -238,7 +238,9 @@ impl Upstream {
                 self.actions.extend(requests.segments(slot, start, len).map(Action::Zero));
             }
             Part::Error(number) => requests.failed(cookie, errno(number)),
-            Part::Extent { .. } | Part::Load(_) => return Err(Loss::Content("an answer to a request that was not sent")),
+            Part::Extent { .. } | Part::Load(_) => {
+                return Err(Loss::Content("an answer to a request that was not sent"));
+            }
             Part::Done => return self.answered(cookie),
         }
         Ok(())

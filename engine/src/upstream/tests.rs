@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::*;
 use crate::disk::Op;
 use crate::ids::FrameId;
-use crate::nbd::wire::command_flag as flag;
+use crate::nbd::wire::{LOAD_ID, command_flag as flag};
 use crate::nbd::{Export, Exports, Form, Handshake, Head, Header, Kind, Of, Outcome, Parsed, parse};
 use crate::units::{BLOCK, SECTOR};
 

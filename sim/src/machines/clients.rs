@@ -22,7 +22,8 @@ use crate::workload::{Asker, Places};
 use crate::world::NEVER;
 
 /// The session of every client.
-pub(crate) const SESSION: Session = Session { form: Form::Structured, base_allocation: false, load: false, read_only: false };
+pub(crate) const SESSION: Session =
+    Session { form: Form::Structured, base_allocation: false, load: false, read_only: false };
 
 /// A volume, as its clients know it.
 pub(crate) struct Volume {

@@ -57,7 +57,11 @@ fn each_form_of_each_reply_in_any_portions() {
             }
         };
         let load = [Head::status(of, false, wire::LOAD_ID, 1), Head::extent(form, 100, 42)];
-        let extents = bytes(&[Head::status(of, true, wire::BASE_ALLOCATION_ID, 2), Head::extent(form, 30, 0), Head::extent(form, 500, 3)]);
+        let extents = bytes(&[
+            Head::status(of, true, wire::BASE_ALLOCATION_ID, 2),
+            Head::extent(form, 30, 0),
+            Head::extent(form, 500, 3),
+        ]);
         let failed = bytes(&[Head::answer(of, true, Some(Errno::Io))]);
         let written = bytes(&[Head::answer(of, false, None)]);
         for portion in [1, 3, 1000] {
@@ -151,7 +155,10 @@ fn what_no_server_may_send() {
     assert_eq!(parts(Form::Extended, Kind::Write, &elsewhere, 99), Err(Broken::Offset { asked: 1000, named: 1 }));
     let stranger = bytes(&[Head::answer(Of { cookie: 8, ..of(Form::Simple) }, false, None)]);
     assert_eq!(parts(Form::Simple, Kind::Write, &stranger, 99), Err(Broken::NotAsked(8)));
-    let mut counted = bytes(&[Head::status(of(Form::Extended), true, wire::BASE_ALLOCATION_ID, 2), Head::extent(Form::Extended, 9, 0)]);
+    let mut counted = bytes(&[
+        Head::status(of(Form::Extended), true, wire::BASE_ALLOCATION_ID, 2),
+        Head::extent(Form::Extended, 9, 0),
+    ]);
     counted.extend([0; 16]);
     counted[39] = 1;
     assert!(matches!(parts(Form::Extended, Kind::Status, &counted, 99), Err(Broken::Chunk { .. })));

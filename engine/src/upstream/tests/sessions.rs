@@ -171,3 +171,41 @@ fn what_nobody_wants_any_more_fails_at_once() {
     rig.handle(Event::Closed(LinkId(0)));
     assert!(rig.news().contains(&failed(read)));
 }
+
+/// Only a server of ours tells it; an answer that never came is nothing to a later session.
+#[test]
+fn the_load_is_asked_for_once_at_a_time() {
+    let mut rig = Rig::new(OURS, 2);
+    let ask = |rig: &mut Rig| {
+        rig.upstream.ask_load();
+        rig.heed();
+        rig.requests.iter().filter(|(_, header, _)| header.kind == Kind::Status).count()
+    };
+    let tell = |rig: &mut Rig, load: u32| {
+        let at = rig.requests.iter().position(|(_, header, _)| header.kind == Kind::Status).unwrap();
+        let (link, Header { cookie, offset, len, .. }, _) = rig.requests.remove(at).unwrap();
+        let of = Of { form: rig.sessions[&link].form, cookie, offset };
+        let parts = [Head::status(of, true, LOAD_ID, 1), Head::extent(of.form, len, load)];
+        rig.receive(link, &parts.map(|part| part.bytes().to_vec()).concat());
+    };
+    // Beside a read that is not answered.
+    let read = rig.submit(Op::Read, 0, BLOCK, 0);
+    assert_eq!([ask(&mut rig), ask(&mut rig)], [1, 1]);
+    tell(&mut rig, 42);
+    assert_eq!(rig.news(), [Action::Load(42)]);
+    assert_eq!(ask(&mut rig), 1);
+    rig.lose();
+    rig.tick(RETRY_NS_MAX);
+    assert_eq!(ask(&mut rig), 1);
+    rig.answer(Kind::Read);
+    assert!(rig.news().contains(&done(read)));
+    tell(&mut rig, 7);
+    assert_eq!(rig.news(), [Action::Load(7)]);
+    // An answer that nobody waits for.
+    assert_eq!(ask(&mut rig), 1);
+    let again = rig.requests.front().cloned().unwrap();
+    tell(&mut rig, 7);
+    rig.requests.push_front(again);
+    tell(&mut rig, 7);
+    assert!(!rig.upstream.stats().is_open);
+}
