@@ -24,6 +24,7 @@ class Bench:
     def __init__(self, directory, pairs, quick):
         self.directory = directory
         self.pairs = pairs
+        self.quick = quick
         self.seconds = 3 if quick else 5
         self.miss_bytes = (1 if quick else 4) * GIB
         self.write_bytes = (4 if quick else 8) * PARTITION
@@ -50,7 +51,8 @@ class Bench:
     def ours(self, size, cache):
         """Creates one of our servers."""
         self.ours_count += 1
-        return lambda: Ours(self.directory, size, f"{cache // MIB}MiB", name=f"ours{self.ours_count}")
+        name = f"ours{self.ours_count}"
+        return lambda: Ours(self.directory, size, f"{cache // MIB}MiB", name=name)
 
     def in_turns(self, lines, *turns):
         """Runs each once without counting; then all in turn, as often as there are pairs."""
@@ -324,6 +326,38 @@ def another_disk(bench):
         return bench.in_turns([(line, pick)], writing(ours.server.uri("remote")), writing(ours.uri))
 
 
+def offload(bench):
+    """4 KiB writes that go to a store on another server, beside those to the disk: CPU, and memory of the range map."""
+    size = 256 * MIB
+    with bench.taking_part(bench.ours(GIB, PARTITION), bench.ours(4 * MIB, PARTITION)) as (ours, host):
+        host.move(CLIENT_CORE)
+        host.server.cli("store", "create", "spare", "--disk", "default", "--size", "8GiB")
+        # The first write of a block costs a store more than later ones do.
+        state = lambda: host.server.json("volume", "show", "spare")["initialised_ratio"]
+        until("the store to be zeroed", lambda: state() == 1.0, 120)
+        # A disk that is overloaded by any write, so that a volume is in the store as a whole after a while.
+        ours.server.cli("disk", "add", "slow", "sim:cheetah-15k5", "--size", "4GiB")
+        away = ours.server.create("away", str(size), "--disk", "slow")
+        for name in ("away", "bench"):
+            ours.server.cli("volume", "set", name, "--write-cache", "none")
+        store = f"nbd+unix:///spare?socket={host.server.socket}"
+        thresholds = ["--base-threshold", "0", "--store-threshold", "1000", "--limit", "100GiB", "--reclaim-depth", "1"]
+        ours.server.cli("offload", "enable", "slow", "--store", store, *thresholds)
+        offloaded = lambda: ours.server.json("offload", "show", "slow")["offloaded_bytes"]
+        # Frames and buffers are in use then.
+        fio(away, "randwrite", depth=64, size=size, amount=size // 8)
+        before = memory_of(ours.pid, "VmRSS"), offloaded()
+        fio(away, "randwrite", depth=64, size=size, amount=size // 2)
+        memory = Line("off-loaded 4 KiB writes", "memory a range", "bytes", "64 bytes", "<=", 1.0)
+        memory.add((memory_of(ours.pid, "VmRSS") - before[0]) / ((offloaded() - before[1]) / 4096), 64)
+        # As a whole, so that all further writes go there.
+        fio(away, "randwrite", depth=64, size=size, amount=4 * size)
+        writing = lambda uri, of: lambda: fio(uri, "randwrite", depth=32, size=of, seconds=bench.seconds, pid=ours.pid)
+        line = Line("off-loaded 4 KiB writes", "server CPU a request", "us", "local + 12 us", "<=", 1.0)
+        pick = lambda remote, local: (remote.server_cpu_us, local.server_cpu_us + 12)
+        return [memory, *bench.in_turns([(line, pick)], writing(away, size), writing(ours.uri, GIB))]
+
+
 ALL = {
     "noise": noise,
     "hits": hits,
@@ -337,4 +371,5 @@ ALL = {
     "gateway": gateway,
     "gateway-latency": gateway_latency,
     "another-disk": another_disk,
+    "offload": offload,
 }
