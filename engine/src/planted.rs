@@ -197,6 +197,10 @@ bugs! {
     HighestDeletedFirst,
     /// A reclaim of an older version counts for a newer one.
     NewerReclaimed,
+    /// The map of a clean stop does not say what is home.
+    MapHasNothingHome,
+    /// After a clean stop, what the map does not have counts if a store has it.
+    MapLeavesNothingOut,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
 }
@@ -215,6 +219,8 @@ impl Bug {
         Bug::DeletionForgotten,
         Bug::HighestDeletedFirst,
         Bug::NewerReclaimed,
+        Bug::MapHasNothingHome,
+        Bug::MapLeavesNothingOut,
     ];
 }
 

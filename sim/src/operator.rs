@@ -258,6 +258,7 @@ impl World {
         let text = match &report {
             Report::Snapshot(_) => "Snapshot".into(),
             Report::Curve(_) => "Curve".into(),
+            Report::Stores(_) => "Stores".into(),
             report => format!("{report:?}"),
         };
         self.log(Line::Report(token, text));

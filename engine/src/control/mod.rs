@@ -16,7 +16,7 @@ use crate::disk::Window;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
-use crate::offload::{Recovered, Settings, Setup, StoreId};
+use crate::offload::{Known, Recovered, Settings, Setup, StoreId};
 use crate::units::Nanos;
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
@@ -91,6 +91,9 @@ pub enum Command {
     SetOffload(Settings),
     /// A store that was missing at the start can be reached: what it has.
     StoreArrived(StoreId, Box<Recovered>),
+    /// Send nothing to stores any more, and report what the next process has to know to start without any of them. The
+    /// process ends after that. It is asked again as long as something is on its way to stores.
+    MapStores,
     /// Off-load no more, and bring everything home. Answered when nothing is in any store: nothing refers to the stores
     /// any more then.
     EndOffload,
@@ -113,6 +116,8 @@ pub enum Report {
     Refused(Refusal),
     /// All counters and levels.
     Snapshot(Box<Snapshot>),
+    /// The versions in stores that count; `None` if something is on its way.
+    Stores(Option<Vec<Known>>),
     /// The miss-ratio curve.
     Curve(Box<View>),
     /// Missed windows, oldest first, at most [`MISSED_MAX`](crate::disk::MISSED_MAX), and the present time on the

@@ -31,6 +31,7 @@
 //! name of their store are ours. Downside: one old version that stays delays the deletion of all covered later ones.
 
 mod log;
+mod map;
 mod ranges;
 mod reclaim;
 mod record;
@@ -46,6 +47,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use log::{STORE_BYTES_MIN, log_bytes};
+pub use map::{Known, Map};
 pub(crate) use reclaim::Reclaim;
 pub use record::{HEADER, HeaderBytes, SUPERBLOCK, Sum, SuperblockBytes};
 pub use recovery::{Recovered, Scan, Unusable};
@@ -142,6 +144,8 @@ struct Version {
     /// Stores that may have it, and those whose deletion is on its way.
     stores: u16,
     deleting: u16,
+    /// Stores that are missing, and have it by the map.
+    mapped: u16,
     /// Copies that are not acknowledged.
     waiting: u8,
     /// Stores that shall remember its deletion for those that are away, and those that do.
@@ -247,6 +251,8 @@ pub(crate) struct Offload {
     tail_at: Option<Nanos>,
     /// Everything is brought home, and nothing else is off-loaded.
     is_ending: bool,
+    /// Nothing is sent to stores any more: the next process knows what they have ([`map`]).
+    is_frozen: bool,
     /// Times, at least [`MARK_NS`] apart, and the next number at each, from the oldest content that is away on.
     marks: VecDeque<(Nanos, u64)>,
     written_bytes: u64,
@@ -285,7 +291,7 @@ impl Offload {
         let Some(state) = self.volumes.get(volume) else { return Choice::Base };
         let bytes = end - start;
         debug_assert!(bytes <= WRITE_BYTES_MAX);
-        let able = self.stores.iter().filter(|store| store.takes(bytes));
+        let able = self.stores.iter().filter(|store| store.takes(bytes) && !self.is_frozen);
         if self.overlaps(volume, start, end) && !planted!(BaseWrittenWhileAway) {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
@@ -569,14 +575,10 @@ impl Offload {
     /// A volume was deleted: nobody wants its content.
     pub(crate) fn drop_volume(&mut self, now: Nanos, volume: VolumeKey) {
         self.now = self.now.max(now);
-        let Some(state) = self.volumes.get_mut(volume) else { return };
+        let Some(state) = self.volumes.get(volume) else { return };
         for id in state.live.values().copied().collect::<Vec<_>>() {
-            let version = &mut self.versions[id];
-            let bytes = state.ranges.brought_home(version.start, version.end(), id);
-            version.live = 0;
-            state.away_bytes -= bytes;
-            count(&mut self.stores, version, bytes, false);
-            state.die(version.number, id);
+            let (start, end) = (self.versions[id].start, self.versions[id].end());
+            self.came_home(volume, start, end, id);
         }
         self.settle();
     }

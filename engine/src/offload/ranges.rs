@@ -149,6 +149,12 @@ impl Ranges {
         let is_away = move |&(.., piece): &(u64, u64, Piece)| piece.id() == id && !piece.is_home();
         self.overlapping(start, end).filter(is_away).map(move |(from, to, _)| (from.max(start), to.min(end)))
     }
+
+    /// What `start..end` has of a version that is home.
+    pub(super) fn home(&self, start: u64, end: u64, id: Id) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let is_home = move |part: &Part| part.version == Some(id) && part.is_home;
+        self.parts(start, end).filter(is_home).map(|part| (part.start, part.end))
+    }
 }
 
 #[cfg(test)]

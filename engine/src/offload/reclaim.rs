@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranges::Id;
 use super::store::{State, Store};
-use super::{Offload, Settings, Volume, count};
+use super::{Offload, Settings, Volume};
 use crate::ids::VolumeKey;
 use crate::units::Nanos;
 
@@ -48,20 +48,12 @@ impl Offload {
         self.now = self.now.max(now);
         let Reclaim { volume, start, end, number, .. } = reclaim;
         self.reclaim_ended(reclaim);
-        let Some(state) = self.volumes.get_mut(volume) else { return };
+        let Some(state) = self.volumes.get(volume) else { return };
         let newest = state.ranges.parts(start, end).filter_map(|part| part.version);
         let is_meant = |&id: &Id| self.versions[id].number == number || planted!(NewerReclaimed);
         let ids: BTreeSet<Id> = newest.filter(is_meant).collect();
         for id in ids {
-            let bytes = state.ranges.brought_home(start, end, id);
-            let version = &mut self.versions[id];
-            version.live -= bytes as u32;
-            state.away_bytes -= bytes;
-            self.reclaimed_bytes += bytes;
-            count(&mut self.stores, version, bytes, false);
-            if version.live == 0 && bytes > 0 {
-                state.die(version.number, id);
-            }
+            self.reclaimed_bytes += self.came_home(volume, start, end, id);
         }
         self.settle();
     }
@@ -69,7 +61,7 @@ impl Offload {
     /// The oldest content of a volume that is away, unless a range that overlaps it is being reclaimed. Content of
     /// which a store that is away has a copy comes first, then content of stores whose disks have become busy.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeKey) -> Option<Reclaim> {
-        if !self.is_ready(volume) {
+        if !self.is_ready(volume) || self.is_frozen {
             return None;
         }
         let away = self.mask(|store| !store.is_open());

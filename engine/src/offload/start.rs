@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::log::Log;
+use super::log::{EPOCH_BITS, Log};
+use super::map::{Known, Map};
 use super::ranges::Id;
 use super::record::Stored;
 use super::recovery::Recovered;
@@ -25,6 +26,8 @@ pub struct Setup {
     pub stores: Vec<(VolumeId, Initial)>,
     /// All volumes of the disk that may be off-loaded. What stores have of others is forgotten.
     pub volumes: Vec<VolumeKey>,
+    /// What an earlier process knew; the default if there is no map.
+    pub map: Map,
 }
 
 /// A store of the set, as it is when the machine starts.
@@ -57,6 +60,7 @@ impl Offload {
         past: Past,
         stores: Vec<Initial>,
         volumes: &[VolumeKey],
+        map: Map,
     ) -> Offload {
         assert!((1..=COPIES_MAX).contains(&settings.copies) && stores.len() <= STORES_MAX);
         let mut offload = Offload {
@@ -71,6 +75,7 @@ impl Offload {
             actions: VecDeque::new(),
             tail_at: None,
             is_ending: false,
+            is_frozen: false,
             marks: VecDeque::new(),
             written_bytes: 0,
             reclaimed_bytes: 0,
@@ -99,27 +104,46 @@ impl Offload {
         for ((store, notes), stale_until) in offload.stores.iter_mut().zip(&mut merged.notes).zip(stale) {
             (store.notes, store.stale_until) = (std::mem::take(notes), stale_until);
         }
-        offload.merge(merged, u64::from(past.accepted) << COUNTER_BITS);
+        let rules = Rules {
+            missing: offload.mask(|store| store.state == State::Missing),
+            accepted: u64::from(past.accepted) << COUNTER_BITS,
+            below: map.below(),
+            mapped: map.stores,
+        };
+        merged.know(map.versions, rules.missing & rules.mapped);
+        offload.merge(&merged, &rules);
         offload.settle();
         offload
     }
 
-    /// A store that was missing at the start can be reached: what it has. False if it was not missing.
+    /// A store that was missing at the start can be reached: what it has. False if it was not missing, or lacks what it
+    /// has to have: then it is not what it was.
     pub(crate) fn arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) -> bool {
         self.now = self.now.max(now);
         if self.stores.get(store.0 as usize).is_none_or(|known| known.state != State::Missing) {
             return false;
         }
         let mut merged = Merged::default();
-        self.stores[store.0 as usize].log = merged.add(store, recovered, 0);
+        let log = merged.add(store, recovered, 0);
+        let lacks = |(number, &id): (&u64, &Id)| {
+            let Version { mapped, copies, .. } = self.versions[id];
+            mapped == store.bit() && copies == [NOWHERE; COPIES_MAX] && !merged.versions.contains_key(number)
+        };
+        if self.volumes.values().flat_map(|volume| &volume.live).any(lacks) {
+            return false;
+        }
+        self.stores[store.0 as usize].log = log;
         self.stores[store.0 as usize].notes = std::mem::take(&mut merged.notes[0]);
         let ids: BTreeMap<u64, Id> = self.known_versions().collect();
         let mut owed = BTreeSet::new();
         for (&number, found) in &merged.versions {
             let (_, at) = found.copies[0];
-            let known = ids.get(&number).filter(|&&id| self.versions[id].copies.contains(&NOWHERE));
-            let Some(&id) = known else {
-                // It was deleted meanwhile, or enough others have it.
+            let is_missed = |&&id: &&Id| {
+                let version = &self.versions[id];
+                version.stores & store.bit() != 0 && version.copies.contains(&NOWHERE)
+            };
+            let Some(&id) = ids.get(&number).filter(is_missed) else {
+                // It was deleted meanwhile, does not count there, or enough others have it.
                 owed.insert(number);
                 continue;
             };
@@ -128,6 +152,7 @@ impl Offload {
             *free = place(store, at);
         }
         for (_, id) in ids {
+            self.versions[id].mapped &= !store.bit();
             if self.versions[id].copy_on(store).is_none() {
                 self.versions[id].stores &= !store.bit();
                 self.forget_if_gone(id);
@@ -144,10 +169,14 @@ impl Offload {
 
     /// Whether a version of an earlier process has fewer copies than it should: a store was missing at the start. As
     /// long as that is so, the next process must not start without any of the stores that this one has started with,
-    /// unless even fewer copies would do.
+    /// unless even fewer copies would do. The same holds for a version that recovery has dropped: as long as stores
+    /// have it, the next process must know of its deletion.
     pub(crate) fn is_thin(&self) -> bool {
         let is_thin = |&id: &Id| {
             let version = &self.versions[id];
+            if version.is_failed {
+                return true;
+            }
             // The next process does not count what only stores have that were not told.
             let is_sure = |&&copy: &&u64| copy != NOWHERE && self.is_told(of_place(copy).0);
             let copies = version.copies.iter().filter(is_sure).count();
@@ -182,9 +211,8 @@ impl Offload {
         all.map(|(&number, &id)| (number, id))
     }
 
-    /// `accepted`: versions below it count if any store has them.
-    fn merge(&mut self, merged: Merged, accepted: u64) {
-        let missing = self.mask(|store| store.state == State::Missing);
+    /// Enters what counts of what the stores have.
+    fn merge(&mut self, merged: &Merged, rules: &Rules) {
         for (&(on, at), numbers) in &merged.remembered {
             if let Some(at) = at {
                 self.stores[on.0 as usize].log.need(at);
@@ -194,47 +222,65 @@ impl Offload {
             }
             self.pins.push(Pin { on, at, numbers: numbers.clone() });
         }
+        let mut home = Vec::new();
         let all: Vec<_> = merged.versions.iter().collect();
         let in_order: Box<dyn Iterator<Item = _>> =
             if planted!(OlderVersionWins) { Box::new(all.into_iter().rev()) } else { Box::new(all.into_iter()) };
         for (&number, found) in in_order {
-            // With all stores there, a write that too few of them have was not acknowledged. It is dropped: otherwise a
-            // later recovery, without a store that has it, would not find it.
-            let is_partial =
-                missing == 0 && number >= accepted && found.copies.len() < usize::from(found.stored.copies);
-            // A process that did not know of it has gone on: what it left in its range counts.
-            let was_missed = found.copies.iter().all(|(store, _)| number < merged.missed[store.0 as usize]);
-            let is_deleted = merged.deleted.contains(&number) || is_partial || was_missed;
             let volume = Some(VolumeKey(found.stored.key)).filter(|&volume| self.volumes.contains(volume));
+            // If its volume was deleted, it is not read, and the log does not keep it.
+            let Some(volume) = volume else { continue };
             let mut copies = [NOWHERE; COPIES_MAX];
-            let mut stores = missing;
             for (free, &(store, at)) in copies.iter_mut().zip(&found.copies) {
                 *free = place(store, at);
-                stores |= store.bit();
                 self.stores[store.0 as usize].log.need(at);
             }
             let Stored { start, len, .. } = found.stored;
-            let Some(volume) = volume else {
-                // Its volume was deleted, so it is not read, and the log does not keep it.
-                found.copies.iter().for_each(|&(store, at)| self.stores[store.0 as usize].log.release(at));
-                continue;
-            };
+            let is_failed = !merged.counts(number, found, rules);
             let id = self.versions.take();
-            let live = if is_deleted { 0 } else { len };
-            self.versions[id] =
-                Version { number, volume: volume.0, start, len, live, copies, stores, ..Version::default() };
-            if is_deleted {
+            self.versions[id] = Version {
+                number,
+                volume: volume.0,
+                start,
+                len,
+                live: if is_failed { 0 } else { len },
+                copies,
+                // What the map does not have is not in the missing stores for which it is used, or does not count
+                // there.
+                stores: found.present() | found.mapped(rules) | rules.missing & !rules.mapped,
+                mapped: found.mapped(rules) & rules.missing,
+                is_failed,
+                ..Version::default()
+            };
+            if is_failed {
                 // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
-                self.versions[id].is_failed = true;
                 let state = &mut self.volumes[volume];
                 state.failed.insert(number, (start, start + u64::from(len)));
                 state.covered.insert(number);
                 state.die(number, id);
             } else {
                 self.took_effect(id);
+                home.extend(found.known.iter().flat_map(|known| &known.home).map(|&(from, to)| (volume, from, to, id)));
             }
         }
+        // When newer versions have covered what they cover.
+        for (volume, start, end, id) in home {
+            self.came_home(volume, start, end, id);
+        }
     }
+}
+
+/// By what it is decided whether a version counts.
+#[derive(Debug)]
+struct Rules {
+    /// Stores that are missing.
+    missing: u16,
+    /// Versions below it count if any store has them.
+    accepted: u64,
+    /// Of versions below it those count that the map has.
+    below: u64,
+    /// Stores for which the map is used.
+    mapped: u16,
 }
 
 /// A version of some stores.
@@ -242,6 +288,31 @@ impl Offload {
 struct Copies {
     stored: Stored,
     copies: Vec<(StoreId, u64)>,
+    /// What the map says of it.
+    known: Option<Known>,
+}
+
+impl Copies {
+    fn new(stored: Stored) -> Copies {
+        Copies { stored, copies: Vec::new(), known: None }
+    }
+
+    /// The stores that have it, of those that were scanned.
+    fn present(&self) -> u16 {
+        self.copies.iter().fold(0, |mask, (store, _)| mask | store.bit())
+    }
+
+    /// The stores that have it by the map, of those for which that is used: they are missing, or it was found there.
+    fn mapped(&self, rules: &Rules) -> u16 {
+        let stores = self.known.as_ref().map_or(0, |known| known.stores);
+        stores & rules.mapped & (rules.missing | self.present())
+    }
+
+    /// Whether all of it is home, by the map.
+    fn is_home(&self) -> bool {
+        let Stored { start, len, .. } = self.stored;
+        self.known.as_ref().is_some_and(|known| known.home == [(start, start + u64::from(len))])
+    }
 }
 
 /// What all stores had.
@@ -266,8 +337,11 @@ impl Merged {
         self.notes.push(superblock.deleted.iter().map(note).collect());
         let noted = superblock.remembered.iter().map(|&number| (number, None));
         for (number, at) in remembered.into_iter().map(|(number, at)| (number, Some(at))).chain(noted) {
-            // A process that did not know this store knew of the deletion from another one, if it counted.
-            if number >= u64::from(missed) << COUNTER_BITS {
+            let link = at.and_then(|at| superblock.links.iter().rfind(|link| link.start <= at));
+            let epoch = link.map_or(superblock.epoch, |link| link.epoch);
+            // A process that did not know this store knew of the deletion from another one, if it counted. What it
+            // recorded itself, when the store had arrived, counts.
+            if epoch >> EPOCH_BITS >= u64::from(missed) {
                 self.remembered.entry((store, at)).or_default().push(number);
                 self.deleted.insert(number);
             }
@@ -277,8 +351,42 @@ impl Merged {
         let own: BTreeSet<u64> = deleted.into_iter().chain(superblock.deleted.iter().copied()).collect();
         for found in found.into_iter().filter(|found| !own.contains(&found.stored.version)) {
             let copies = self.versions.entry(found.stored.version);
-            copies.or_insert(Copies { stored: found.stored, copies: Vec::new() }).copies.push((store, found.at));
+            copies.or_insert_with(|| Copies::new(found.stored)).copies.push((store, found.at));
         }
         Log::new(&superblock, end, records)
+    }
+
+    /// Whether a version counts.
+    fn counts(&self, number: u64, found: &Copies, rules: &Rules) -> bool {
+        let &Rules { missing, accepted, below, .. } = rules;
+        let has_few = found.copies.len() < usize::from(found.stored.copies);
+        // What a process did not know that has gone on: what that left in its range counts.
+        let was_missed = found.copies.iter().all(|(store, _)| number < self.missed[store.0 as usize]);
+        let is_dropped = match found.known {
+            // Newer versions hide it, deleted or not.
+            Some(_) if found.is_home() => return true,
+            Some(_) => was_missed && found.mapped(rules) == 0,
+            // With all stores there, a write that too few of them have was not acknowledged. It is dropped: otherwise a
+            // later recovery, without a store that has it, would not find it.
+            None => {
+                let is_partial = missing == 0 && number >= accepted && has_few;
+                was_missed || is_partial || number < below && !planted!(MapLeavesNothingOut)
+            }
+        };
+        !is_dropped && !self.deleted.contains(&number)
+    }
+
+    /// Adds what a map has of the versions that were found, and of those that may be in stores that are `missing`.
+    fn know(&mut self, versions: Vec<Known>, missing: u16) {
+        for known in versions {
+            let Known { number, volume: key, start, len, stores, .. } = known;
+            let stored = Stored { version: number, key, start, len, copies: 0 };
+            if stores & missing != 0 {
+                self.versions.entry(number).or_insert_with(|| Copies::new(stored));
+            }
+            if let Some(found) = self.versions.get_mut(&number) {
+                found.known = Some(known);
+            }
+        }
     }
 }

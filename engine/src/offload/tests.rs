@@ -1,9 +1,10 @@
 //! Worlds of one client: its base, its stores with their bytes, and an owner that follows the contract. Stores fail and
-//! come back, writes to them are torn, lost and late, the client dies at any moment, with and without its power.
+//! come back, writes to them are torn, lost and late, the client dies at any moment, with and without its power, or
+//! stops in order and starts without any of the stores.
 //!
 //! Checked: a read returns the newest content; after a death, each unit has content that was not older than what was
-//! durable; at the end everything is home and the logs are empty. The checks see: each planted bug, and a breach of the
-//! contract by the owner, makes some world fail.
+//! durable; after a clean stop, what can be reached can be read; at the end everything is home and the logs are empty.
+//! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +60,25 @@ impl Unit {
     }
 }
 
+/// What the map of the last clean stop says of a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mapped {
+    No,
+    /// No process has opened it since.
+    Exactly,
+    /// One has, and it was missing before that and is not told yet.
+    Opened,
+}
+
+/// What an owner does that does not follow the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Breach {
+    /// It does not flush what it brings home.
+    NotFlushed,
+    /// It uses a map for stores that were opened since.
+    OutdatedMap,
+}
+
 struct World {
     rng: Rng,
     offload: Offload,
@@ -73,10 +93,12 @@ struct World {
     calm: u64,
     stores: Vec<Vec<u8>>,
     is_down: Vec<bool>,
-    /// Logs that exist.
-    is_formatted: bool,
-    /// Stores that were missing when a process began, as long as some of its content has too few copies for that.
-    was_missing: Vec<bool>,
+    /// Content of the last process has too few copies, and these are the stores with which it has started.
+    is_thin: bool,
+    is_started: Vec<bool>,
+    /// That of the last clean stop, and for which stores it is used.
+    map: Map,
+    mapped: Vec<Mapped>,
     tickets: Vec<Ticket>,
     /// Those of dead processes.
     late: Vec<Ticket>,
@@ -90,7 +112,7 @@ struct World {
     busy: BTreeMap<IoId, Busy>,
     next_io: u32,
     next_value: u64,
-    breaks_contract: bool,
+    breach: Option<Breach>,
     /// What happened, for a world that fails.
     log: Vec<String>,
 }
@@ -118,7 +140,7 @@ impl World {
             is_foreign: rng.one_in(2),
             calm: 1 + rng.below(6),
             rng,
-            offload: Offload::start(0, settings(copies), Past::default(), Vec::new(), &[]),
+            offload: Offload::start(0, settings(copies), Past::default(), Vec::new(), &[], Map::default()),
             now: 0,
             incarnation: 0,
             accepted: 0,
@@ -126,8 +148,10 @@ impl World {
             copies,
             stores: Vec::new(),
             is_down: vec![false; STORES],
-            is_formatted: false,
-            was_missing: vec![false; STORES],
+            is_thin: false,
+            is_started: vec![false; STORES],
+            map: Map::default(),
+            mapped: vec![Mapped::No; STORES],
             tickets: Vec::new(),
             late: Vec::new(),
             base: vec![0; UNITS],
@@ -138,7 +162,7 @@ impl World {
             busy: BTreeMap::new(),
             next_io: 0,
             next_value: 1,
-            breaks_contract: false,
+            breach: None,
             log: Vec::new(),
         };
         world.stores = vec![vec![0; (LOG_STARTS + world.capacity()) as usize]; STORES];
@@ -149,42 +173,51 @@ impl World {
     /// A process begins: it scans the stores that it can reach.
     fn start(&mut self) {
         self.incarnation += 1;
-        // Content that the last process has found may have as many copies fewer as stores were missing then.
-        if !self.is_formatted || !self.offload.is_thin() {
-            self.was_missing.fill(false);
-        }
-        let known = self.was_missing.iter().filter(|&&missing| missing).count();
-        let allowed = self.copies - 1;
-        for store in 0..STORES {
-            let new = (0..STORES).filter(|&at| self.is_down[at] && !self.was_missing[at]).count();
-            let all = self.is_down.iter().filter(|&&down| down).count();
-            if new > allowed - known || all > allowed {
-                self.is_down[store] = false;
+        self.is_thin &= self.offload.is_thin();
+        loop {
+            let missing: Vec<usize> =
+                (0..STORES).filter(|&at| self.is_down[at] && self.mapped[at] != Mapped::Exactly).collect();
+            if missing.len() < self.copies && !(self.is_thin && missing.iter().any(|&at| self.is_started[at])) {
+                break;
             }
+            self.is_down[missing[self.rng.below(missing.len() as u64) as usize]] = false;
         }
-        if self.is_formatted {
-            self.was_missing.iter_mut().zip(&self.is_down).for_each(|(missing, &down)| *missing |= down);
-        }
-        let scanned = (0..STORES).map(|store| match self.is_down[store] && self.is_formatted {
+        let scanned = (0..STORES).map(|store| match self.is_down[store] {
             true => Initial::Missing(store as u128 + 1, self.capacity()),
             false => Initial::Scanned(Box::new(self.scan(store)), self.missed[store]),
         });
         let stores = scanned.collect();
-        for store in (0..STORES).filter(|&store| self.is_down[store]) {
-            self.missed[store] = self.incarnation;
+        for store in 0..STORES {
+            self.is_started[store] = !self.is_down[store];
+            if self.breach != Some(Breach::OutdatedMap) {
+                self.mapped[store] = match self.mapped[store] {
+                    Mapped::Exactly if self.is_down[store] => Mapped::Exactly,
+                    Mapped::Exactly | Mapped::Opened if !self.is_down[store] && self.missed[store] > 0 => {
+                        Mapped::Opened
+                    }
+                    _ => Mapped::No,
+                };
+            }
+            if self.is_down[store] {
+                self.missed[store] = self.incarnation;
+                (self.accepted, self.is_thin) = (self.incarnation, true);
+            }
         }
-        self.is_formatted = true;
-        if self.is_down.contains(&true) {
-            self.accepted = self.incarnation;
-        }
-        let Self { incarnation, accepted, is_down, missed, was_missing, copies, .. } = &*self;
+        let Self { incarnation, accepted, is_down, missed, mapped, copies, .. } = &*self;
         self.log.push(format!(
-            "process {incarnation}: {accepted} accepted, down {is_down:?}, missed {missed:?}, {was_missing:?} were \
-             missing; {copies} copies"
+            "process {incarnation}: {accepted} accepted, down {is_down:?}, missed {missed:?}, mapped {mapped:?}; \
+             {copies} copies"
         ));
         let past = Past { incarnation: self.incarnation, accepted: self.accepted, is_unfenced: self.is_foreign };
-        self.offload = Offload::start(self.now, settings(self.copies), past, stores, &[VOLUME]);
+        let map = if self.mapped() > 0 { self.map.clone() } else { Map::default() };
+        let map = Map { stores: self.mapped(), ..map };
+        self.offload = Offload::start(self.now, settings(self.copies), past, stores, &[VOLUME], map);
         self.act();
+    }
+
+    /// The stores for which the map is used.
+    fn mapped(&self) -> u16 {
+        (0..STORES).filter(|&store| self.mapped[store] != Mapped::No).fold(0, |mask, store| mask | 1 << store)
     }
 
     /// Bytes of a log: few, so that it wraps. New epochs leave more unused in foreign ones.
@@ -322,7 +355,7 @@ impl World {
             Busy::Write { value, .. } => self.written(units, value, false),
             Busy::Reclaim(reclaim) => {
                 self.units[units.0..units.1].iter_mut().for_each(|unit| unit.is_busy = false);
-                if self.breaks_contract {
+                if self.breach == Some(Breach::NotFlushed) {
                     self.offload.brought_home(self.now, reclaim);
                     self.act();
                 } else {
@@ -460,9 +493,15 @@ impl World {
         self.written_home.clear();
         self.busy.clear();
         self.log.push("died".into());
+        self.start_again();
+        self.check();
+    }
+
+    fn start_again(&mut self) {
         for store in 0..STORES {
             if self.offload.is_told(StoreId(store as u8)) {
                 self.missed[store] = 0;
+                self.mapped[store] = if self.mapped[store] == Mapped::Opened { Mapped::No } else { self.mapped[store] };
             }
         }
         self.start();
@@ -472,7 +511,61 @@ impl World {
             let failed = std::mem::take(&mut unit.failed);
             unit.possible.extend(failed);
         }
+    }
+
+    /// The process ends in order, and the next one begins without some of the stores, or all.
+    fn stop(&mut self) {
+        let versions = loop {
+            while !self.tickets.is_empty() {
+                self.stored();
+            }
+            while !self.at_base.is_empty() {
+                self.base_written();
+            }
+            self.flush();
+            if let Some(versions) = self.offload.map() {
+                break versions;
+            }
+        };
+        self.late.clear();
+        self.map = Map { incarnation: self.incarnation, stores: 0, versions };
+        self.mapped.fill(Mapped::Exactly);
+        for unit in self.units.iter_mut().filter(|unit| !unit.is_unseen) {
+            unit.possible = vec![unit.newest];
+        }
+        (0..STORES).for_each(|store| self.is_down[store] = self.rng.one_in(2));
+        self.log.push(format!("stopped: {:x?}", self.map.versions));
+        let sources: Vec<_> = (0..UNITS).map(|unit| self.holders(unit)).collect();
+        self.start_again();
+        if self.mapped() > 0 {
+            sources.into_iter().enumerate().for_each(|(unit, (sure, all))| self.check_source(unit, sure, all));
+        }
         self.check();
+    }
+
+    /// The stores that have the newest content of a unit, and those that may have it; none if the base has it.
+    fn holders(&self, unit: usize) -> (u16, u16) {
+        let (start, end) = bytes((unit, unit + 1));
+        let part = self.offload.volumes[VOLUME].ranges.parts(start, end).next().expect("a part");
+        let Some(id) = part.version.filter(|_| !part.is_home) else { return (0, 0) };
+        let version = &self.offload.versions[id];
+        let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE);
+        (copies.fold(version.mapped, |mask, &copy| mask | of_place(copy).0.bit()), version.stores)
+    }
+
+    /// Without some stores, what the others or the base have can be read, and nothing else.
+    fn check_source(&self, unit: usize, sure: u16, all: u16) {
+        let missing = self.offload.mask(|store| store.state == State::Missing);
+        let (start, end) = bytes((unit, unit + 1));
+        let (.., source) = self.offload.parts(VOLUME, start, end).next().expect("a part");
+        let is_right = match source {
+            Source::Base => all == 0,
+            // A store that was missing may have a copy that the process before did not know of.
+            Source::Store(..) => all != 0,
+            Source::Away => all != 0 && sure & !missing == 0,
+        };
+        let log = self.log.join("\n");
+        assert!(is_right, "unit {unit} of stores {sure:b} or {all:b} is at {source:?}\n{log}");
     }
 
     fn toggle(&mut self) {
@@ -486,8 +579,12 @@ impl World {
     fn meet(&mut self, store: usize) {
         let id = StoreId(store as u8);
         if !self.is_down[store] && self.offload.stats(id).is_missing {
+            if self.mapped[store] == Mapped::Exactly {
+                (self.mapped[store], self.is_started[store]) = (Mapped::Opened, true);
+            }
             let recovered = self.scan(store);
-            self.offload.arrived(self.now, id, recovered);
+            let has_arrived = self.offload.arrived(self.now, id, recovered);
+            assert!(has_arrived, "store {store} is not what it was\n{}", self.log.join("\n"));
             self.act();
         }
     }
@@ -501,6 +598,7 @@ impl World {
             16..18 => self.reclaim(),
             18 => self.flush(),
             19 if self.rng.one_in(self.calm) => self.toggle(),
+            20 if self.rng.one_in(self.calm) && self.rng.one_in(3) => self.stop(),
             20 if self.rng.one_in(self.calm) => self.die(),
             21 => self.late_lands(),
             _ => {
@@ -545,16 +643,16 @@ impl World {
     }
 }
 
-fn run(seed: u64, breaks_contract: bool) {
+fn run(seed: u64, breach: Option<Breach>) {
     let mut world = World::new(seed);
-    world.breaks_contract = breaks_contract;
+    world.breach = breach;
     (0..STEPS).for_each(|_| world.step());
     world.finish();
 }
 
 fn run_worlds(seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        let world = std::panic::catch_unwind(|| run(seed, false));
+        let world = std::panic::catch_unwind(|| run(seed, None));
         assert!(world.is_ok(), "world {seed} failed");
     }
 }
@@ -571,17 +669,22 @@ fn nothing_is_lost_in_thousands_of_worlds() {
 }
 
 /// Whether one of the worlds fails.
-fn is_found(breaks_contract: bool) -> bool {
+fn is_found(breach: Option<Breach>) -> bool {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let is_found = (1..=SEEDS).any(|seed| std::panic::catch_unwind(|| run(seed, breaks_contract)).is_err());
+    let is_found = (1..=SEEDS).any(|seed| std::panic::catch_unwind(|| run(seed, breach)).is_err());
     std::panic::set_hook(hook);
     is_found
 }
 
 #[test]
 fn an_owner_that_does_not_flush_what_it_reclaims_is_found() {
-    assert!(is_found(true));
+    assert!(is_found(Some(Breach::NotFlushed)));
+}
+
+#[test]
+fn an_owner_that_uses_an_outdated_map_is_found() {
+    assert!(is_found(Some(Breach::OutdatedMap)));
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -592,7 +695,7 @@ fn planted_bugs_are_found() {
         .iter()
         .filter(|&&bug| {
             plant(Some(bug));
-            let is_found = is_found(false);
+            let is_found = is_found(None);
             plant(None);
             !is_found
         })

@@ -18,8 +18,8 @@ use crate::disk::durability::Failures;
 use crate::disk::{Op, Purpose, Split};
 use crate::errno::Errno;
 use crate::ids::{IoId, TenantId, VolumeId, VolumeKey};
-use crate::offload::{Action, Choice, Offload, OffloadStats, Reclaim, Recovered, Settings, Setup, Source, StoreId};
-use crate::offload::{SUPERBLOCK, WRITE_BYTES_MAX};
+use crate::offload::{Action, Choice, Known, Offload, OffloadStats, Reclaim, Recovered, SUPERBLOCK, Settings, Setup};
+use crate::offload::{Source, StoreId, WRITE_BYTES_MAX};
 use crate::units::{Nanos, SECOND};
 
 /// How long a transfer waits for stores before it fails: as long as one waits for another server by default.
@@ -37,10 +37,10 @@ pub(crate) enum Done {
 impl Route {
     /// From now on writes may be off-loaded.
     pub(crate) fn start_offload(&mut self, now: Nanos, setup: Setup) {
-        let Setup { settings, past, stores, volumes } = setup;
+        let Setup { settings, past, stores, volumes, map } = setup;
         let (ids, initial) = stores.into_iter().unzip();
         self.stores = ids;
-        let mut offload = Offload::start(now, settings, past, initial, &volumes);
+        let mut offload = Offload::start(now, settings, past, initial, &volumes, map);
         self.keys.iter().for_each(|(_, &key)| offload.add_volume(key));
         self.offload = Some(offload);
     }
@@ -68,6 +68,11 @@ impl Route {
     /// A store that was missing can be reached.
     pub(crate) fn store_arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) -> bool {
         self.offload.as_mut().is_some_and(|offload| offload.arrived(now, store, recovered))
+    }
+
+    /// See [`Offload::map`]. `None` also while transfers wait for stores.
+    pub(crate) fn map_stores(&mut self) -> Option<Vec<Known>> {
+        self.offload.as_mut().filter(|_| self.held.is_empty())?.map()
     }
 
     /// Whether the volume leads to a store in use.

@@ -16,7 +16,7 @@
 use super::{Effect, Volume, Volumes};
 use crate::disk::Purpose;
 use crate::ids::{IoId, VolumeId};
-use crate::offload::{Recovered, Settings, Setup, StoreId};
+use crate::offload::{Known, Recovered, Settings, Setup, StoreId};
 use crate::route::Done;
 use crate::spec::Refusal;
 use crate::units::BLOCK;
@@ -109,6 +109,11 @@ impl Volumes {
 
     pub(crate) fn store_arrived(&mut self, store: StoreId, recovered: Recovered) -> Result<(), Refusal> {
         self.route.store_arrived(self.now, store, recovered).then_some(()).ok_or(Refusal::Offload)
+    }
+
+    /// What the next process has to know to start without stores, unless something is on its way.
+    pub(crate) fn map_stores(&mut self) -> Result<Option<Vec<Known>>, Refusal> {
+        if self.route.is_offloading() { Ok(self.route.map_stores()) } else { Err(Refusal::Offload) }
     }
 
     /// Brings everything home; the command is answered then.

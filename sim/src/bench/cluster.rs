@@ -17,7 +17,7 @@ use engine::control::WriteCache;
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, UpstreamSpec, VolumeSpec};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::Export;
-use engine::offload::{Initial, OffloadStats, Past, Recovered, Settings, Setup, log_bytes};
+use engine::offload::{Initial, Map, OffloadStats, Past, Recovered, Settings, Setup, log_bytes};
 use engine::units::Share;
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
@@ -261,6 +261,7 @@ impl Bench {
             past: Past { incarnation: 1, accepted: 0, is_unfenced: false },
             stores: initial.collect::<Result<_, String>>()?,
             volumes: (1..=volumes as u32).map(VolumeKey).collect(),
+            map: Map::default(),
         };
         self.order(Command::StartOffload(Box::new(setup)))
     }

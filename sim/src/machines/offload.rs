@@ -14,7 +14,7 @@ use engine::control::Command;
 use engine::ids::{VolumeId, VolumeKey};
 use engine::nbd::Part;
 use engine::nbd::wire::command;
-use engine::offload::{Initial, Past, Recovered, Scan, Settings, Setup, StoreId, Unusable};
+use engine::offload::{Initial, Map, Past, Recovered, Scan, Settings, Setup, StoreId, Unusable};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
 use super::clients::SESSION;
@@ -287,7 +287,7 @@ impl Running<'_> {
         offloading.is_started = true;
         let past =
             Past { incarnation: control.incarnation, accepted: control.accepted, is_unfenced: control.is_foreign };
-        let setup = Setup { settings: control.settings, past, stores, volumes: vec![KEY] };
+        let setup = Setup { settings: control.settings, past, stores, volumes: vec![KEY], map: Map::default() };
         self.log(Line::Note(format!("off-load starts: {past:?}, missing {is_missing:?}")));
         self.command(Command::StartOffload(Box::new(setup)))?;
         for at in 0..self.machine.hosted.len() {
