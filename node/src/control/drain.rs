@@ -46,7 +46,12 @@ impl Control {
         });
         let failed = futures::future::join_all(drains).await.concat();
         let turns = names.iter().map(|disk| tokio::time::timeout_at(deadline, self.turns.wait(disk)));
-        let _turns = futures::future::join_all(turns).await;
+        let turns = futures::future::join_all(turns).await;
+        if failed.is_empty() {
+            // Stores are served until all maps are made.
+            let ours = names.iter().zip(&turns).filter(|(_, turn)| turn.is_ok());
+            futures::future::join_all(ours.map(|(disk, _)| self.keep_map(disk))).await;
+        }
         let disks = std::mem::take(&mut self.state().disks);
         for running in disks.into_values().filter_map(|disk| disk.state.ok()) {
             if failed.is_empty() {

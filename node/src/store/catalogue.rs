@@ -26,6 +26,8 @@ pub enum Key<'a> {
     Tenant(&'a Name),
     /// The stores that the disk's writes are off-loaded to.
     Offload,
+    /// What the stores had when the server stopped: one of two texts, 0 or 1.
+    OffloadMap(u32),
 }
 
 /// Keeps specifications. Each function blocks until it is done.

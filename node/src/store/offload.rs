@@ -5,6 +5,8 @@
 //! number for it. The number is in the logs. It is given once, so what a log has of a volume that was deleted is never
 //! taken for that of another one.
 
+mod map;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -15,6 +17,8 @@ use engine::nbd::NotUri;
 use engine::offload::{COPIES_MAX, STORES_MAX};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use map::{Map, Valid};
 
 use super::remote::{ExportUri, Remote};
 use super::{Key, Store};
@@ -148,6 +152,26 @@ impl fmt::Display for StoreRef {
 
 as_text!(StoreRef);
 
+/// What the map of the last clean stop says of a store.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mapped {
+    /// Nothing: what it has is known when it has been read.
+    #[default]
+    No,
+    /// What it has: no process has opened it since.
+    Exactly,
+    /// Which of its content counts that only it has. A process has opened it since, and had to begin without it; it was
+    /// not told yet what was deleted meanwhile.
+    Opened,
+}
+
+impl Mapped {
+    fn is_no(&self) -> bool {
+        *self == Mapped::No
+    }
+}
+
 /// A store of the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,6 +196,9 @@ pub struct Entry {
     /// It is gone for good: the next start does without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
+    /// What the map says of it.
+    #[serde(default, skip_serializing_if = "Mapped::is_no")]
+    pub mapped: Mapped,
     /// How it is reached, and the last epoch.
     pub export: Remote,
 }
@@ -199,6 +226,9 @@ pub struct Offload {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub except: BTreeSet<Uuid>,
     pub settings: Settings,
+    /// The map of the last clean stop, as long as it may be needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<Valid>,
     /// In the order in which the engine has them.
     pub stores: Vec<Entry>,
     /// The numbers of volumes.
@@ -215,6 +245,8 @@ pub enum OffloadError {
     Syntax { path: PathBuf, source: Box<toml::de::Error> },
     #[error("{} cannot be parsed: its format is {format}, this server knows {FORMAT}", path.display())]
     Format { path: PathBuf, format: u32 },
+    #[error("{} cannot be used: it is missing or damaged, or not the one of the last clean stop", path.display())]
+    Map { path: PathBuf },
     #[error("{} cannot be written: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
 }
@@ -231,15 +263,17 @@ impl Offload {
             next_key: 0,
             except: BTreeSet::new(),
             settings,
+            map: None,
             stores,
             keys: BTreeMap::new(),
         }
     }
 
-    /// Why the disk must not be used without the stores of which `is_missing` says so, if it must not.
+    /// Whether the disk must not be used without the stores of which `is_missing` says so. The map has the others.
     pub fn must_wait(&self, is_missing: impl Fn(usize) -> bool) -> bool {
         let missing: Vec<&Entry> =
             (0..).zip(&self.stores).filter(|(at, _)| is_missing(*at)).map(|(_, it)| it).collect();
+        let missing: Vec<&Entry> = missing.into_iter().filter(|store| store.mapped != Mapped::Exactly).collect();
         missing.len() >= self.settings.copies as usize || self.thin && missing.iter().any(|store| store.started)
     }
 
@@ -252,6 +286,7 @@ impl Offload {
             // What the others have counts, even if it is fewer copies than it should be.
             (self.accepted, self.thin) = (self.incarnation, true);
             self.settings.copies = self.settings.copies.min(self.stores.len() as u32).max(1);
+            self.forget_map_unless_used();
         }
         !self.stores.is_empty()
     }
@@ -261,11 +296,54 @@ impl Offload {
         let incarnation = self.incarnation;
         for (at, store) in self.stores.iter_mut().enumerate() {
             store.started = !is_missing(at);
+            store.mapped = match store.mapped {
+                Mapped::Exactly if !store.started => Mapped::Exactly,
+                Mapped::Exactly | Mapped::Opened if store.started && store.missed > 0 => Mapped::Opened,
+                // A process that goes on without it after another one had opened it knows nothing of it.
+                _ => Mapped::No,
+            };
             if !store.started {
                 store.missed = incarnation;
                 (self.accepted, self.thin) = (incarnation, true);
             }
         }
+        self.forget_map_unless_used();
+    }
+
+    /// The process is about to open a store without which it has started.
+    pub fn arrive(&mut self, at: usize) {
+        let store = &mut self.stores[at];
+        if store.mapped == Mapped::Exactly {
+            // What only it has counts, so the next process may need it.
+            (store.mapped, store.started) = (Mapped::Opened, true);
+        }
+    }
+
+    /// A store was told of all that was deleted while it was away.
+    pub fn told(&mut self, at: usize) {
+        (self.stores[at].missed, self.stores[at].mapped) = (0, Mapped::No);
+        self.forget_map_unless_used();
+    }
+
+    /// The process ends in order, and will write to no store any more.
+    pub fn end(&mut self, map: Valid) {
+        self.map = Some(map);
+        self.stores.iter_mut().for_each(|store| store.mapped = Mapped::Exactly);
+    }
+
+    /// The map cannot be read, so its stores have to be. False if that is not enough: a process has started without one
+    /// of them, and only the map says which of its content counts.
+    pub fn do_without_map(&mut self) -> bool {
+        let is_needed = self.stores.iter().any(|store| store.mapped != Mapped::No && store.missed > 0);
+        if !is_needed {
+            self.stores.iter_mut().for_each(|store| store.mapped = Mapped::No);
+            self.map = None;
+        }
+        !is_needed
+    }
+
+    fn forget_map_unless_used(&mut self) {
+        self.map = self.map.filter(|_| self.stores.iter().any(|store| store.mapped != Mapped::No));
     }
 }
 
@@ -294,8 +372,12 @@ impl Store {
 
     /// Removes the file durably.
     pub fn remove_offload(&self) -> Result<(), OffloadError> {
-        let failed = |source| OffloadError::Write { path: self.catalogue.place(Key::Offload), source };
-        self.catalogue.remove(Key::Offload).map_err(failed)
+        // The file first: a map is of no use without it.
+        for key in [Key::Offload, Key::OffloadMap(0), Key::OffloadMap(1)] {
+            let failed = |source| OffloadError::Write { path: self.catalogue.place(key), source };
+            self.catalogue.remove(key).map_err(failed)?;
+        }
+        Ok(())
     }
 }
 
@@ -317,11 +399,12 @@ mod tests {
             used: false,
             started: false,
             lost: false,
+            mapped: Mapped::No,
             export: export.unwrap(),
         }
     }
 
-    fn three() -> Offload {
+    pub fn three() -> Offload {
         let settings = Settings { copies: 2, ..Settings::default() };
         Offload::new(settings, vec![entry("spare"), entry("nbd://other/log"), entry("third")])
     }
@@ -365,6 +448,62 @@ mod tests {
         assert!(offload.must_wait(|at| at == 0), "what is thin may be there now");
         offload.thin = false;
         assert!(!offload.must_wait(|at| at == 0));
+    }
+
+    fn mapped(offload: &Offload) -> Vec<Mapped> {
+        offload.stores.iter().map(|store| store.mapped).collect()
+    }
+
+    #[test]
+    fn a_map_is_used_for_stores_that_nobody_has_opened_since() {
+        use Mapped::*;
+        let mut offload = three();
+        offload.begin();
+        offload.start(|_| false);
+        let valid: Valid = toml::from_str("number = 1\nsum = 5\n").unwrap();
+        offload.end(valid);
+        offload.begin();
+        assert!(!offload.must_wait(|_| true), "after a clean stop");
+        offload.start(|at| at < 2);
+        assert_eq!((mapped(&offload), offload.map), (vec![Exactly, Exactly, No], Some(valid)));
+        // The process was killed.
+        offload.begin();
+        assert!(!offload.must_wait(|at| at < 2) && offload.must_wait(|_| true), "thin, and the third one was opened");
+        offload.start(|at| at < 2);
+        offload.arrive(1);
+        assert_eq!(mapped(&offload), [Exactly, Opened, No]);
+        offload.begin();
+        assert!(!offload.must_wait(|at| at == 0) && offload.must_wait(|at| at == 1), "it may have changed");
+        assert!(!offload.clone().do_without_map(), "what only the first two have counts by the map alone");
+        offload.start(|at| at == 0);
+        assert_eq!(mapped(&offload), [Exactly, Opened, No]);
+        offload.arrive(0);
+        offload.told(0);
+        assert_eq!((mapped(&offload), offload.map), (vec![No, Opened, No], Some(valid)));
+        offload.told(1);
+        assert_eq!((mapped(&offload), offload.map), (vec![No, No, No], None));
+    }
+
+    #[test]
+    fn a_map_is_not_used_after_a_start_with_all_stores_or_if_it_is_damaged() {
+        let mut offload = three();
+        offload.begin();
+        offload.start(|_| false);
+        offload.end(toml::from_str("number = 1\nsum = 5\n").unwrap());
+        let mut damaged = offload.clone();
+        assert!(damaged.do_without_map() && damaged.must_wait(|at| at < 2) && damaged.map.is_none());
+        offload.begin();
+        offload.start(|_| false);
+        assert!(offload.must_wait(|at| at < 2) && offload.map.is_none());
+        // A process that goes on without a store that another one had opened.
+        offload.end(toml::from_str("number = 1\nsum = 5\n").unwrap());
+        offload.thin = false;
+        offload.begin();
+        offload.start(|at| at == 0);
+        offload.arrive(0);
+        offload.thin = false;
+        offload.start(|at| at == 0);
+        assert_eq!(mapped(&offload), [Mapped::No; 3]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::super::view::{CreateVolume, EnableOffload};
 use super::super::{Control, Done, Error, Kind, OffloadRefused, VolumeState, refusal};
 use super::{Offloading, Phase, STORE_DEADLINE, own_uri};
 use crate::quantity::Name;
-use crate::store::offload::{Entry, Offload, Settings, StoreRef};
+use crate::store::offload::{Entry, Mapped, Offload, Settings, StoreRef};
 use crate::store::{ExportUri, Remote};
 use crate::upstream::{ReadError, Reader, Target};
 
@@ -131,7 +131,8 @@ impl Control {
         let capacity = capacity.ok_or_else(|| OffloadRefused::TooSmall { store: store.clone(), bytes: size })?;
         let export = Remote { deadline: STORE_DEADLINE, ..remote.later(SystemTime::now()) };
         let (log, store) = (Uuid::new_v4(), store.clone());
-        let entry = Entry { store, log, size, capacity, missed: 0, used: false, started: false, lost: false, export };
+        let (missed, used, started, lost, mapped) = (0, false, false, false, Mapped::No);
+        let entry = Entry { store, log, size, capacity, missed, used, started, lost, mapped, export };
         let target = entry.export.target();
         match is_empty(&target, entry.claim(disk, 0), capacity, force).await {
             Ok(true) => Ok(entry),
@@ -232,7 +233,7 @@ impl Control {
         let begun = async {
             self.without_keys(disk, except).await?;
             self.mark(disk, marked, true).await?;
-            self.launch(disk, initial).await
+            self.launch(disk, initial, None).await
         };
         if let Err(error) = begun.await {
             if let Err(further) = self.forget_offload(disk).await {

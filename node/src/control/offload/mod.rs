@@ -3,6 +3,7 @@
 //! ```text
 //!   enable ─► offload.toml ─► volumes are marked ─┐
 //!   start  ─► incarnation + 1 ─► stores are read ─┴► volumes that lead to them ─► StartOffload ─► marked volumes
+//!   stop    ─► what is in the stores is in a map, so the next start can do without them
 //!   disable ─► EndOffload: everything comes home ─► marks and offload.toml are removed
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod enable;
 mod end;
+mod map;
 mod show;
 mod start;
 
@@ -28,7 +30,7 @@ use engine::offload::{Initial, Past, Setup};
 use super::{Control, Error, OffloadRefused, Running, VolumeReason, blocking, refusal, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::{Name, Size, Time};
-use crate::store::offload::{Entry, Offload, OffloadError, StoreRef};
+use crate::store::offload::{Entry, Map, Offload, OffloadError, StoreRef};
 use crate::store::{ExportUri, Remote, Spec};
 use crate::upstream::{Dialer, Target};
 
@@ -320,15 +322,15 @@ impl Control {
 
     /// Opens the volumes that lead to the stores, and lets the disk's engine off-load from now on. If it fails, nothing
     /// is open.
-    async fn launch(&self, disk: &Name, initial: Vec<Initial>) -> Result<(), Error> {
-        let launched = self.open_stores(disk, initial).await;
+    async fn launch(&self, disk: &Name, initial: Vec<Initial>, map: Option<Map>) -> Result<(), Error> {
+        let launched = self.open_stores(disk, initial, map).await;
         if launched.is_err() {
             self.close_stores(disk).await;
         }
         launched
     }
 
-    async fn open_stores(&self, disk: &Name, initial: Vec<Initial>) -> Result<(), Error> {
+    async fn open_stores(&self, disk: &Name, initial: Vec<Initial>, map: Option<Map>) -> Result<(), Error> {
         let failed = |refusal| super::volumes::refused(disk, refusal);
         let (thread, tenant, file, keys) = {
             let mut state = self.state();
@@ -371,7 +373,8 @@ impl Control {
             accepted: file.accepted,
             is_unfenced: file.stores.iter().any(|entry| entry.export.volume.is_none()),
         };
-        let setup = Setup { settings: file.settings.for_engine(), past, stores, volumes: keys };
+        let map = map.map(|map| map.for_engine(&file)).unwrap_or_default();
+        let setup = Setup { settings: file.settings.for_engine(), past, stores, volumes: keys, map };
         refusal(thread.command(Command::StartOffload(Box::new(setup))).await).map_err(failed)
     }
 

@@ -54,14 +54,17 @@ impl Control {
         if let Some(told) = told {
             self.tell_disk(disk, told);
         }
-        if changes {
+        // The last record of a process that stops is the map's.
+        if changes && !self.is_shutting_down() {
             let (control, disk, stats) = (self.clone(), disk.clone(), stats.clone());
             tokio::spawn(async move {
-                let Some(_turn) = control.turns.take(&disk) else { return };
+                let Some(_turn) = control.turns.take(&disk).filter(|_| !control.is_shutting_down()) else { return };
                 let noted = control.change_offload(&disk, |file| {
-                    for (entry, of) in file.stores.iter_mut().zip(&stats.stores) {
-                        entry.used |= of.is_open;
-                        entry.missed = if of.is_told { 0 } else { entry.missed };
+                    for (at, of) in (0..file.stores.len()).zip(&stats.stores) {
+                        file.stores[at].used |= of.is_open;
+                        if of.is_told {
+                            file.told(at);
+                        }
                     }
                     file.thin &= stats.is_thin;
                 });

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use super::super::{Control, Error, VolumeState, refusal};
 use super::{Entry, Offloading, Phase, Reading};
 use crate::quantity::{Name, Size};
-use crate::store::offload::StoreRef;
+use crate::store::offload::{Map, Mapped, StoreRef};
 use crate::upstream::{ReadError, Reader};
 
 /// How long stores that cannot be reached are waited for, if the others would do: longer than a restart of a server.
@@ -86,13 +86,13 @@ impl Control {
     }
 
     async fn try_offload(self: &Arc<Control>, disk: &Name) -> Result<Outcome, Error> {
-        let file = self
-            .change_offload(disk, |file| {
-                if file.begin() {
-                    file.stores.iter_mut().for_each(|entry| entry.export = entry.export.later(SystemTime::now()));
-                }
-            })
-            .await?;
+        let begun = self.change_offload(disk, |file| {
+            if file.begin() {
+                file.stores.iter_mut().for_each(|entry| entry.export = entry.export.later(SystemTime::now()));
+            }
+        });
+        let file = begun.await?;
+        let (file, map) = self.read_map(disk, file).await?;
         if file.stores.is_empty() {
             warn!(%disk, "all its stores are lost: its volumes have what the disk has");
             let _turn = self.turns.wait(disk).await;
@@ -129,7 +129,7 @@ impl Control {
                 return Ok(Outcome::Again);
             }
         }
-        self.begin_with(disk, &file.stores, contents).await?;
+        self.begin_with(disk, &file.stores, contents, map).await?;
         self.await_missing(disk, &file.stores, arrivals).await?;
         Ok(Outcome::Over)
     }
@@ -148,6 +148,7 @@ impl Control {
         disk: &Name,
         stores: &[Entry],
         contents: Vec<Option<Box<Recovered>>>,
+        map: Option<Map>,
     ) -> Result<(), Error> {
         let _policies = self.keep_policies(true).await?;
         let _turn = self.turns.wait(disk).await;
@@ -168,7 +169,7 @@ impl Control {
             None => Initial::Missing(entry.log.as_u128(), entry.capacity),
         });
         let initial = initial.collect();
-        self.launch(disk, initial).await?;
+        self.launch(disk, initial, map).await?;
         if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
             offloading.phase = if file.ending { Phase::Ending } else { Phase::Active };
         }
@@ -213,6 +214,9 @@ impl Control {
                 };
                 (running.thread.clone(), dialer)
             };
+            if stores[at].mapped == Mapped::Exactly {
+                self.opens_mapped(disk, at).await?;
+            }
             dialer.hold(false);
             let arrived = thread.command(Command::StoreArrived(StoreId(at as u8), recovered));
             drop(thread);
@@ -220,6 +224,18 @@ impl Control {
                 Ok(()) => info!(%disk, store = %stores[at].store, "this store is back"),
                 Err(refusal) => warn!(%disk, store = %stores[at].store, "this store is back, and not used: {refusal}"),
             }
+        }
+        Ok(())
+    }
+
+    /// Makes durable that a store is opened: the next process must not use the map for what it has.
+    async fn opens_mapped(&self, disk: &Name, at: usize) -> Result<(), Error> {
+        while let Err(error) = self.change_offload(disk, |file| file.arrive(at)).await {
+            if self.state().disk(disk).is_err() {
+                return Err(error);
+            }
+            warn!(%disk, "a store that is back is not used yet: {error}");
+            tokio::time::sleep(RETRY).await;
         }
         Ok(())
     }

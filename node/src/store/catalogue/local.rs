@@ -105,8 +105,8 @@ impl Catalogue for LocalFiles {
     }
 
     fn recover(&self) -> io::Result<()> {
-        removed(fs::remove_file(self.temporary(Key::Disk)))?;
-        removed(fs::remove_file(self.temporary(Key::Offload)))?;
+        let of_disk = [Key::Disk, Key::Offload, Key::OffloadMap(0), Key::OffloadMap(1)];
+        of_disk.into_iter().try_for_each(|key| removed(fs::remove_file(self.temporary(key))))?;
         let files = self.files(TENANTS)?;
         let temporary = files.iter().filter(|file| file.starts_with('.') && file.ends_with(".tmp"));
         temporary
@@ -128,6 +128,7 @@ impl Catalogue for LocalFiles {
             Key::Volume(name) => self.directory.join(VOLUMES).join(format!("{name}.toml")),
             Key::Tenant(name) => self.directory.join(TENANTS).join(format!("{name}.toml")),
             Key::Offload => self.directory.join("offload.toml"),
+            Key::OffloadMap(number) => self.directory.join(format!("offload-map-{number}.json")),
         }
     }
 }
@@ -148,7 +149,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join(VOLUMES)).unwrap();
         let (files, name): (_, Name) = (LocalFiles::new(dir.path()), "db".parse().unwrap());
-        for key in [Key::Disk, Key::Volume(&name), Key::Tenant(&name), Key::Tenant(&Name::of_stores()), Key::Offload] {
+        let of_stores = Name::of_stores();
+        let tenants = [Key::Tenant(&name), Key::Tenant(&of_stores)];
+        let others = [Key::Disk, Key::Volume(&name), Key::Offload, Key::OffloadMap(1)];
+        for key in tenants.into_iter().chain(others) {
             assert_eq!(files.get(key).unwrap(), None);
             files.put(key, "old").unwrap();
             for n in 0..=PUT.len() {
