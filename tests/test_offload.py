@@ -1,5 +1,6 @@
 """Off-loading, as an operator uses it: writes of a slow disk go to a store on another one, and come home."""
 
+import errno
 import os
 import subprocess
 import threading
@@ -183,6 +184,72 @@ class Offload(ServerCase):
 
     def test_qemu_nbd_has_the_store(self):
         self.a_server_of_somebody_else_has_the_store("qemu-nbd")
+
+    def failing(self, handle, round_):
+        """The numbers of the writes whose place cannot be read; all others have to be right."""
+        failing = set()
+        for number in range(BLOCKS):
+            try:
+                read = handle.pread(BLOCK, self.place(number))
+                self.assertEqual(read, self.content(number, round_), f"write {number}")
+            except nbd.Error as error:
+                self.assertEqual(error.errnum, errno.EIO, f"write {number}")
+                failing.add(number)
+        return failing
+
+    def test_after_a_clean_stop_what_only_a_missing_store_has_fails_and_the_rest_is_served(self):
+        uri, process = self.foreign("nbdkit")
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0", "--reclaim-depth", "1")
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.server.stop()
+        process.kill()
+        process.wait()
+        self.server.start()
+        # It waits for the store for 30 s.
+        self.until("online", self.is_online)
+        handle = self.server.open("db")
+        away = self.failing(handle, 0)
+        self.assertEqual(len(away) * BLOCK, self.shown()["offloaded_bytes"])
+        self.assertTrue(0 < len(away) < BLOCKS, f"{len(away)} of {BLOCKS} places cannot be read")
+        # What is not away can be written, and the map is good for a further start, even after a kill.
+        handle.pwrite(self.content(BLOCKS, 0), self.place(BLOCKS), nbd.CMD_FLAG_FUA)
+        self.server.kill()
+        self.server.start()
+        self.until("online", self.is_online)
+        handle = self.server.open("db")
+        self.assertEqual(self.failing(handle, 0), away)
+        self.assertEqual(handle.pread(BLOCK, self.place(BLOCKS)), self.content(BLOCKS, 0))
+        # Since the server has used the store now, the map is outdated.
+        self.foreign("nbdkit")
+        self.until("there again", lambda: not self.failing(handle, 0))
+        self.server.kill()
+        self.server.start()
+        self.assertEqual(self.mapped(), 0)
+        self.until("online", self.is_online)
+        self.check(self.server.open("db"), 0)
+
+    def mapped(self):
+        """Stores without which the server may start: the map says what they have."""
+        (path,) = self.server.data.glob("**/offload.toml")
+        return path.read_text().count('mapped = "exactly"')
+
+    def test_a_damaged_map_is_not_used(self):
+        uri, process = self.foreign("nbdkit")
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0", "--reclaim-depth", "1")
+        self.write(self.server.open("db"), 0)
+        self.server.stop()
+        process.kill()
+        process.wait()
+        self.assertEqual(self.mapped(), 1)
+        (path,) = self.server.data.glob("**/offload-map-*.json")
+        path.write_text(path.read_text().replace("4096", "8192"))
+        self.server.start()
+        self.until("refused", lambda: self.mapped() == 0)
+        self.assertFalse(self.is_online())
+        self.foreign("nbdkit")
+        self.until("online", self.is_online)
+        self.check(self.server.open("db"), 0)
 
     def test_a_store_that_is_gone_for_good_has_a_copy(self):
         uri, process = self.foreign("nbdkit")
