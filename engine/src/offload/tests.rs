@@ -253,12 +253,8 @@ impl World {
                     let (store, bytes) = (store.0 as usize, bytes.to_vec());
                     self.tickets.push(Ticket { store, offset, bytes, record: None });
                 }
-                // Some servers tell, others do not.
-                Action::AskLoad(store) if store.0 == 0 => {
-                    let load = self.rng.below(20) as u32;
-                    self.offload.load_told(self.now, store, load);
-                }
-                Action::AskLoad(_) => {}
+                Action::AskLoad(store) if store.0 > 0 => {}
+                Action::AskLoad(store) => self.offload.load_told(self.now, store, self.rng.below(20) as u32),
                 Action::Done(io) => {
                     let Some(Busy::Write { units, value }) = self.busy.remove(&io) else { panic!("{io:?}") };
                     self.log.push(format!("{value} is in stores"));
