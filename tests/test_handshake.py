@@ -172,10 +172,18 @@ class Handshake(SharedServerCase):
     def test_list_meta_context(self):
         connection = self.wire()
         connection.negotiate_structured()
-        for queries in ((), ("base:",), ("base:allocation",), ("qemu:", "base:allocation")):
+        status, load = "base:allocation", "aerogel:load"
+        for queries, listed in (
+            ((), [status, load]),
+            (("base:",), [status]),
+            ((status,), [status]),
+            (("qemu:", status), [status]),
+            (("aerogel:",), [load]),
+            ((load, status), [status, load]),
+        ):
             with self.subTest(queries=queries):
                 found = connection.meta(wire.LIST_META, "first", *queries)
-                self.assertEqual([name for _, name in found], ["base:allocation"])
+                self.assertEqual([name for _, name in found], listed)
         self.assertEqual(connection.meta(wire.LIST_META, "first", "qemu:dirty-bitmap:x"), [])
         self.assertEqual(connection.meta(wire.LIST_META, "nobody"), wire.ERR_UNKNOWN)
 
