@@ -4,6 +4,7 @@
 """
 
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -22,6 +23,9 @@ KILLS = 20
 FAULT_SECONDS = 20
 # Acknowledged commits before each kill: some seconds of load.
 COMMITS = 150
+# Of pgbench, where transactions are counted, and for how long.
+CLIENTS = 32
+TURN_SECONDS = 30
 VOLUME_BYTES = GIB
 # Larger than an empty database.
 FULL_BYTES = 640 * MIB
@@ -220,6 +224,39 @@ class OnMariaDB(OnDisks, ServerCase):
     """MariaDB with sysbench."""
 
     kind = MariaDB
+
+
+class OffLoaded(Databases, ServerCase):
+    """The volume is on a slow disk, whose writes go to a store on another one. `test_kill_9` kills it in peaks."""
+
+    kind = PostgreSQL
+
+    def begin(self, *_):
+        server = self.serve(cache="64MiB")
+        server.cli("disk", "add", "hdd", "sim:cheetah-15k5", "--size", "4GiB")
+        server.cli("store", "create", "spare", "--disk", "default", "--size", "2GiB")
+        server.create("db", str(VOLUME_BYTES), "--disk", "hdd")
+        server.cli("offload", "enable", "hdd", "--store", "spare")
+        self.attach(server, fresh=True)
+        return server
+
+    def test_transactions_with_and_without_a_store(self):
+        server = self.begin()
+        shown = lambda: server.json("offload", "show", "hdd")
+        home = lambda: until("its data to be home", lambda: shown()["offloaded_bytes"] == 0, 300)
+        found = {True: [], False: []}
+        for with_store in (True, False, True, False, True, False):
+            # A threshold that no load reaches.
+            threshold = "16" if with_store else "1000000"
+            server.cli("offload", "enable", "hdd", "--base-threshold", threshold)
+            before = shown()["written_bytes"]
+            found[with_store].append(self.database.transactions(CLIENTS, TURN_SECONDS))
+            self.assertEqual(shown()["written_bytes"] > before, with_store)
+            home()
+        with_, without = (statistics.median(found[with_store]) for with_store in (True, False))
+        self.crash()
+        print(f"        pgbench, {CLIENTS} clients: {with_:.0f} transactions/s with a store, {without:.0f} without", flush=True)
+        self.assertGreater(with_, without)
 
 
 class ThroughAGateway(Databases, ServerCase):

@@ -86,6 +86,9 @@ class Offload(ServerCase):
         handle.flush()
         shown = self.shown()
         self.assertGreater(shown["offloaded_bytes"], 100 * BLOCK, shown)
+        [top] = [disk["offload"] for disk in self.cli("top", "--once") if disk["disk"] == "hdd"]
+        self.assertGreater(max(top["history_bytes"]), 100 * BLOCK, top)
+        self.assertIn("off-loaded", self.server.cli("top", "--once").stdout)
         self.check(handle, 0)
         # While data is away it is overwritten, and the new content counts.
         self.assertEqual(len(self.write(handle, 1)), BLOCKS)

@@ -6,6 +6,7 @@ Each database has its own directory, socket and processes; clusters of the syste
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -155,6 +156,12 @@ class PostgreSQL(Database):
 
     def load_command(self):
         return [self.bin / "pgbench", "-n", "-c", "4", "-T", "3600", *self.connect]
+
+    def transactions(self, clients, seconds):
+        """Transactions a second of pgbench."""
+        command = [self.bin / "pgbench", "-n", "-c", clients, "-j", "1", "-T", seconds, *self.connect]
+        done = run(*command, seconds=seconds + 120)
+        return float(re.search(r"tps = ([0-9.]+)", done.stdout).group(1))
 
     def problems(self):
         """Errors that its own checks find."""

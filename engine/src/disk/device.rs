@@ -376,6 +376,11 @@ impl Device {
         self.scheduler.load(tenant)
     }
 
+    /// The part of the disk that a tenant has, parts per billion.
+    pub(crate) fn share_ppb(&self, tenant: TenantId) -> u64 {
+        self.scheduler.share_ppb(tenant)
+    }
+
     /// The same of all tenants but one.
     pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
         self.scheduler.load_of_others(tenant)

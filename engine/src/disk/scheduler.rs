@@ -3,7 +3,7 @@
 
 use super::books::{Books, DiskTime};
 use super::lanes::Lanes;
-use super::policy::{Policy, Settings, Slice, TenantPlan, Turn};
+use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, Weights};
 use super::queue::Entry;
 use super::slices::{Cause, Slices, Stage, Step, View};
 use crate::disk::Op;
@@ -276,6 +276,12 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     /// Requests of a tenant that the device does not keep up with: [`Lanes::load`].
     pub(crate) fn load(&self, tenant: TenantId) -> u32 {
         self.lanes.load(tenant)
+    }
+
+    /// The part of the disk that a tenant has, parts per billion: [`Weights`].
+    pub(crate) fn share_ppb(&self, tenant: TenantId) -> u64 {
+        let weights = Weights::new(self.told.values().map(|told| told.terms.share));
+        self.told.get(tenant).map_or(0, |told| weights.of(told.terms.share))
     }
 
     /// The same of all tenants but one.

@@ -36,6 +36,7 @@ mod ranges;
 mod reclaim;
 mod record;
 mod recovery;
+mod room;
 mod settings;
 mod start;
 mod stats;
@@ -56,7 +57,7 @@ pub use start::{Initial, Past, Setup};
 pub use stats::{Decided, OffloadStats, StoreStats};
 pub use store::StoreId;
 
-use crate::ids::{IoId, VolumeKey};
+use crate::ids::{IoId, TenantId, VolumeKey};
 use crate::slab::{Slab, Table};
 use crate::units::{MILLISECOND, Nanos, SECOND};
 use ranges::{Id, Ranges};
@@ -183,6 +184,8 @@ fn of_place(place: u64) -> (StoreId, u64) {
 /// The off-loaded content of a volume.
 #[derive(Default, Debug)]
 struct Volume {
+    /// Its tenant at the base, if the volume is open.
+    tenant: Option<TenantId>,
     ranges: Ranges,
     /// Versions by number: on their way to stores.
     writing: BTreeMap<u64, Id>,
@@ -280,8 +283,16 @@ impl Offload {
         state.ranges.overlaps(start, end) || has_failed()
     }
 
-    /// Where a write of `start..end` goes, at most [`WRITE_BYTES_MAX`], with `base_load` requests at the base.
-    pub(crate) fn choose(&mut self, now: Nanos, volume: VolumeKey, start: u64, end: u64, base_load: u32) -> Choice {
+    /// Where a write of `start..end` goes, at most [`WRITE_BYTES_MAX`], with `base_load` requests of its
+    /// tenant at the base, of which that has a part: `share_ppb`, parts per billion.
+    pub(crate) fn choose(
+        &mut self,
+        now: Nanos,
+        volume: VolumeKey,
+        (start, end): (u64, u64),
+        base_load: u32,
+        share_ppb: impl FnOnce() -> u64,
+    ) -> Choice {
         self.now = self.now.max(now);
         let is_always = self.settings.is_always;
         let is_overloaded = base_load > self.settings.base_threshold || is_always;
@@ -295,7 +306,8 @@ impl Offload {
         if self.overlaps(volume, start, end) && !planted!(BaseWrittenWhileAway) {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
-        let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
+        let is_limited = state.away_bytes + bytes > self.settings.limit_bytes
+            || is_overloaded && !is_always && !self.has_room(volume, bytes, share_ppb);
         let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
         let is_idle = |store: &&Store| is_always || store.is_known(now) && store.load() < limit;
         let idle = able.clone().filter(is_idle).count();
@@ -570,6 +582,11 @@ impl Offload {
         if !self.volumes.contains(volume) {
             self.volumes.insert(volume, Volume::default());
         }
+    }
+
+    /// A volume is open, for this tenant.
+    pub(crate) fn set_tenant(&mut self, volume: VolumeKey, tenant: TenantId) {
+        self.volumes[volume].tenant = Some(tenant);
     }
 
     /// A volume was deleted: nobody wants its content.

@@ -58,7 +58,7 @@ pub struct Decided {
     pub base_load: u32,
     /// Requests at the least loaded store that has room; `None` if none has.
     pub store_load: Option<u32>,
-    /// The volume is at its limit.
+    /// The volume is at its limit, or its tenant has its share of the logs.
     pub is_limited: bool,
 }
 

@@ -318,7 +318,7 @@ impl World {
     fn decide(&mut self, io: IoId, units: (usize, usize)) {
         let (start, end) = bytes(units);
         let load = self.rng.below(20) as u32;
-        let choice = self.offload.choose(self.now, VOLUME, start, end, load);
+        let choice = self.offload.choose(self.now, VOLUME, (start, end), load, || 0);
         self.log.push(format!("write {:?}: {units:?} {choice:?}", self.busy[&io]));
         match choice {
             Choice::Base => {

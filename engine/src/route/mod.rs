@@ -56,8 +56,8 @@ pub(crate) struct Route {
     /// The client of the stores, if writes may be off-loaded, and the volumes that lead to them.
     offload: Option<Offload>,
     stores: Vec<VolumeId>,
-    /// The volumes that may be off-loaded.
-    keys: Table<VolumeId, VolumeKey>,
+    /// The volumes that may be off-loaded, and their tenants.
+    keys: Table<VolumeId, (VolumeKey, TenantId)>,
     /// Transfers that wait for stores, and since when.
     held: VecDeque<(IoId, Nanos)>,
     /// Reads whose content is in stores that are missing.

@@ -41,7 +41,10 @@ impl Route {
         let (ids, initial) = stores.into_iter().unzip();
         self.stores = ids;
         let mut offload = Offload::start(now, settings, past, initial, &volumes, map);
-        self.keys.iter().for_each(|(_, &key)| offload.add_volume(key));
+        for &(key, tenant) in self.keys.values() {
+            offload.add_volume(key);
+            offload.set_tenant(key, tenant);
+        }
         self.offload = Some(offload);
     }
 
@@ -94,16 +97,17 @@ impl Route {
     }
 
     /// A volume may be off-loaded from now on.
-    pub(crate) fn set_key(&mut self, volume: VolumeId, key: VolumeKey) {
-        self.keys.insert(volume, key);
+    pub(crate) fn set_key(&mut self, volume: VolumeId, key: VolumeKey, tenant: TenantId) {
+        self.keys.insert(volume, (key, tenant));
         if let Some(offload) = &mut self.offload {
             offload.add_volume(key);
+            offload.set_tenant(key, tenant);
         }
     }
 
     /// A volume was closed; if it was deleted, nobody wants what stores have of it.
     pub(crate) fn drop_key(&mut self, now: Nanos, volume: VolumeId, is_deleted: bool) {
-        if let (Some(key), Some(offload)) = (self.keys.remove(volume), &mut self.offload)
+        if let (Some((key, _)), Some(offload)) = (self.keys.remove(volume), &mut self.offload)
             && is_deleted
         {
             offload.drop_volume(now, key);
@@ -112,7 +116,7 @@ impl Route {
 
     /// The client of the stores and the key of a volume, if its writes may be off-loaded.
     fn of(&self, volume: VolumeId) -> Option<(&Offload, VolumeKey)> {
-        Some((self.offload.as_ref()?, *self.keys.get(volume)?))
+        Some((self.offload.as_ref()?, self.keys.get(volume)?.0))
     }
 
     /// Whether stores may have a version of any byte of the range.
@@ -191,9 +195,11 @@ impl Route {
 
     fn submit_write(&mut self, now: Nanos, io: IoId, urgent: bool, failures: Failures) {
         let ((start, end), volume, tenant) = (self.range(io), self.disk.slot(io).io.volume, self.disk.slot(io).tenant);
-        let (key, load) = (self.keys[volume], self.base_load(tenant));
-        let offload = self.offload.as_mut().expect("it may be off-loaded");
-        let choice = offload.choose(now, key, start, end.min(start + WRITE_BYTES_MAX), load);
+        let ((key, _), load) = (self.keys[volume], self.base_load(tenant));
+        let Route { offload, disk, .. } = self;
+        let offload = offload.as_mut().expect("it may be off-loaded");
+        let part = (start, end.min(start + WRITE_BYTES_MAX));
+        let choice = offload.choose(now, key, part, load, || disk.share_ppb(tenant));
         if end - start > WRITE_BYTES_MAX {
             if choice == Choice::Base && !offload.overlaps(key, start, end) {
                 return self.disk.submit(now, io, urgent);

@@ -91,7 +91,7 @@ impl Volumes {
             self.route.set_upstream(spec.volume, Upstream::new(self.now, settings.clone()));
         }
         if let Some(key) = spec.offload {
-            self.route.set_key(spec.volume, key);
+            self.route.set_key(spec.volume, key, spec.tenant);
         }
         self.cache.partition_mut(spec.tenant).volumes += 1;
         if let Some(curve) = self.curves.get_mut(spec.tenant) {

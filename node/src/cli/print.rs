@@ -2,8 +2,8 @@
 
 use crate::control::view::{
     AllotmentView, ByOpView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
-    LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView, SizingView, SliceView,
-    Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
+    LatencyView, LiveOffloadView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView, SizingView,
+    SliceView, Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -528,13 +528,21 @@ pub fn busy(disk: &LiveView) -> String {
     disk.busy_ratio.map_or(String::new(), |busy| format!("busy {:.0}%", busy * 100.0))
 }
 
+/// What is off-loaded of a disk.
+pub fn offloaded(offload: &LiveOffloadView) -> String {
+    let rate = |bytes_a_second: f64| bytes(bytes_a_second as u64);
+    let (away, home) = (rate(offload.written_bytes_per_s), rate(offload.reclaimed_bytes_per_s));
+    format!("off-loaded {}, {away}/s away, {home}/s home", bytes(offload.offloaded_bytes))
+}
+
 /// The output of `top --once`.
 pub fn top(disks: &[LiveView]) -> String {
     let disk = |disk: &LiveView| {
         let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
         let (title, busy) = (live_title(disk), busy(disk));
         let gap = if busy.is_empty() { "" } else { "; " };
-        format!("{}  {title}{gap}{busy}\n{tenants}", disk.disk)
+        let offload = disk.offload.as_ref().map_or(String::new(), |offload| offloaded(offload) + "\n");
+        format!("{}  {title}{gap}{busy}\n{offload}{tenants}", disk.disk)
     };
     disks.iter().map(disk).collect::<Vec<_>>().join("\n")
 }

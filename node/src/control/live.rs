@@ -19,6 +19,7 @@ use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
+use super::offload::Offloading;
 use super::shares::Shares;
 use super::view::{
     ByOpView, Condition, DelayView, GuaranteeView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView,
@@ -432,12 +433,14 @@ impl Control {
             busy_ratio: None,
             tenants: Vec::new(),
             slices: Vec::new(),
+            offload: None,
         };
         let Ok(running) = state.disk(disk) else { return view };
         let chosen = self.chosen(disk, &running.store);
         view.condition = Condition::Online;
         view.policy = Some(policy_view(running, &chosen, snapshot.as_deref()));
         view.tenants = self.tenant_views(disk, running, &chosen, snapshot.as_deref());
+        view.offload = running.offloading().ok().flatten().map(Offloading::live);
         let now = snapshot.as_deref().map(|snapshot| Sample::new(running, snapshot));
         view.busy_ratio = now.and_then(|now| self.series().get(disk)?.busy_ratio(&now));
         view.slices = snapshot.map(|snapshot| owned_views(running, &snapshot)).unwrap_or_default();

@@ -8,7 +8,7 @@ use ratatui::widgets::{Clear, Paragraph};
 
 use super::super::print::{self, DISK, GUARANTEE, KEEPS, TENANT_HEADINGS};
 use super::strip::{self, Owner};
-use crate::control::view::{LiveView, RatioView, TenantView};
+use crate::control::view::{LiveOffloadView, LiveView, RatioView, TenantView};
 
 /// Colours of tenants: distinguishable on dark and on light background, without red and green, which DISK and KEEPS
 /// use. Tenants with the same colour are distinguished by their tags.
@@ -139,6 +139,9 @@ fn disk_lines(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>>
     if disk.policy.is_some() {
         lines.push(strip_line(disk, width));
     }
+    if let Some(offload) = &disk.offload {
+        lines.push(offload_line(offload, width));
+    }
     if !disk.tenants.is_empty() {
         lines.extend(table(disk, order, width));
     }
@@ -240,6 +243,22 @@ fn strip_line(disk: &LiveView, width: usize) -> Line<'static> {
     Line::from(cells.collect::<Vec<_>>())
 }
 
+/// What is off-loaded, in words and over time, the present at the right.
+fn offload_line(offload: &LiveOffloadView, width: usize) -> Line<'static> {
+    const BARS: [char; 8] =
+        ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
+    let words = print::offloaded(offload) + "  ";
+    let room = width.saturating_sub(words.chars().count()).min(offload.history_bytes.len());
+    let shown = &offload.history_bytes[offload.history_bytes.len() - room..];
+    let most = shown.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |&bytes: &u64| match bytes {
+        0 => '\u{b7}',
+        bytes => BARS[(bytes * BARS.len() as u64).div_ceil(most) as usize - 1],
+    };
+    let bars: String = shown.iter().map(bar).collect();
+    Line::from(vec![words.into(), Span::styled(bars, Style::new().fg(Color::Indexed(COLOURS[0])))])
+}
+
 /// The help: keys and columns.
 fn help() -> Vec<Line<'static>> {
     let orders = Order::ALL.map(|(_, key, name)| format!("{key} {name}")).join(", ");
@@ -252,6 +271,7 @@ fn help() -> Vec<Line<'static>> {
         String::new(),
         "The strip shows the last rounds: letters are tenants, a dot is idle time,".to_owned(),
         "\u{2591} the current slice, \u{2593} a removed tenant.".to_owned(),
+        "off-loaded: bytes in stores, in periods of 5 s, the present at the right".to_owned(),
         "busy: part of the last seconds in which the disk had a request.".to_owned(),
         "SLICE  disk time in each round; LOST: part of it lost at context switches".to_owned(),
         "DISK   part of its share of a disk of its own with its cache, red below R".to_owned(),

@@ -5,8 +5,8 @@ use ratatui::backend::TestBackend;
 use super::strip::{Owner, strip};
 use super::*;
 use crate::control::view::{
-    ByOpView, Condition, DelayView, InsulationView, LatencyView, OwnedView, PercentilesView, PolicyView, RatesView,
-    RatioView, ShareView, SliceView, TenantView,
+    ByOpView, Condition, DelayView, InsulationView, LatencyView, LiveOffloadView, OwnedView, PercentilesView,
+    PolicyView, RatesView, RatioView, ShareView, SliceView, TenantView,
 };
 use crate::store::PolicyName;
 
@@ -61,7 +61,26 @@ fn disk(tenants: Vec<TenantView>, slices: Vec<OwnedView>) -> LiveView {
         busy_ratio: Some(0.874),
         tenants,
         slices,
+        offload: None,
     }
+}
+
+#[test]
+fn what_is_off_loaded_is_drawn_over_time() {
+    let offload = LiveOffloadView {
+        offloaded_bytes: 3 << 20,
+        history_bytes: vec![7 << 20, 0, 1, 4 << 20, 8 << 20, 3 << 20],
+        period_seconds: 5.0,
+        written_bytes_per_s: 2048.0,
+        reclaimed_bytes_per_s: 0.0,
+    };
+    let view = LiveView { offload: Some(offload), ..disk(Vec::new(), Vec::new()) };
+    let words = "off-loaded 3MiB, 2KiB/s away, 0B/s home  ";
+    let lines = screen(&mut State::new(vec![view.clone()]), 120, 8);
+    assert!(lines.contains(&format!("{words}\u{2587}\u{b7}\u{2581}\u{2584}\u{2588}\u{2583}")), "{lines:?}");
+    // A narrow screen has the latest ones, in a scale of their own.
+    let lines = screen(&mut State::new(vec![view]), words.len() as u16 + 1, 8);
+    assert!(lines.contains(&format!("{words}\u{2588}")), "{lines:?}");
 }
 
 fn screen(state: &mut State, width: u16, height: u16) -> Vec<String> {

@@ -40,6 +40,10 @@ const STORE_DEADLINE: Time = Time(Duration::from_secs(20));
 /// The time over which rates are shown.
 const RATE_TIME: Duration = Duration::from_secs(10);
 
+/// What `top` shows of the past: as many periods as a wide terminal has columns.
+const HISTORY_PERIOD: Duration = Duration::from_secs(5);
+const HISTORY_MAX: usize = 120;
+
 /// Off-loading of one disk.
 #[derive(Debug)]
 pub(super) struct Offloading {
@@ -57,6 +61,11 @@ pub(super) struct Offloading {
     switches: u64,
     /// Bytes that were off-loaded and brought home, over time.
     samples: VecDeque<(Instant, u64, u64)>,
+    /// Bytes that are off-loaded: the largest value of each period, and the beginning of the last one.
+    history: VecDeque<u64>,
+    period: Option<Instant>,
+    /// Bytes that were off-loaded at the last sample.
+    away_bytes: u64,
 }
 
 /// How far it is.
@@ -107,6 +116,9 @@ impl Offloading {
             volumes: Vec::new(),
             switches: 0,
             samples: VecDeque::new(),
+            history: VecDeque::new(),
+            period: None,
+            away_bytes: 0,
         }
     }
 

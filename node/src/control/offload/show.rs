@@ -8,9 +8,9 @@ use engine::control::Snapshot;
 use engine::offload::{OffloadStats, StoreStats};
 use tracing::warn;
 
-use super::super::view::{OffloadPhase, OffloadStoreState, OffloadStoreView, OffloadView};
+use super::super::view::{LiveOffloadView, OffloadPhase, OffloadStoreState, OffloadStoreView, OffloadView};
 use super::super::{Control, Error, OffloadRefused, Running};
-use super::{Offloading, Phase, RATE_TIME};
+use super::{HISTORY_MAX, HISTORY_PERIOD, Offloading, Phase, RATE_TIME};
 use crate::quantity::Name;
 
 impl Control {
@@ -83,7 +83,7 @@ fn switched(stats: &OffloadStats) -> String {
         Some(load) => format!("{load} at the least loaded store"),
         None => "no store has room".into(),
     };
-    let limited = if decided.is_limited { "; a volume is at its limit" } else { "" };
+    let limited = if decided.is_limited { "; a volume is at its limit, or a tenant has its share of the logs" } else { "" };
     let now = if decided.is_peak { "writes are off-loaded" } else { "writes are not off-loaded any more" };
     format!("{now}: {} requests of a tenant wait at the disk, {at_store}{limited}", decided.base_load)
 }
@@ -104,6 +104,30 @@ impl Offloading {
         }
         if self.samples.back().is_none_or(|(at, ..)| now - *at >= RATE_TIME / 20) {
             self.samples.push_back((now, stats.written_bytes, stats.reclaimed_bytes));
+        }
+        let is_new = self.period.is_none_or(|begin| now - begin >= HISTORY_PERIOD);
+        match self.history.back_mut().filter(|_| !is_new) {
+            Some(most) => *most = stats.away_bytes.max(*most),
+            None => {
+                self.period = Some(now);
+                self.history.push_back(stats.away_bytes);
+            }
+        }
+        if self.history.len() > HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.away_bytes = stats.away_bytes;
+    }
+
+    /// For the live view of the disk.
+    pub(in super::super) fn live(&self) -> LiveOffloadView {
+        let (written, reclaimed) = self.rates();
+        LiveOffloadView {
+            offloaded_bytes: self.away_bytes,
+            history_bytes: self.history.iter().copied().collect(),
+            period_seconds: HISTORY_PERIOD.as_secs_f64(),
+            written_bytes_per_s: written,
+            reclaimed_bytes_per_s: reclaimed,
         }
     }
 

@@ -28,7 +28,7 @@ pub struct EnableOffload {
     /// Requests at a store from which on no writes are off-loaded to it. The default is 32.
     #[serde(default)]
     pub store_threshold: Option<u32>,
-    /// Content of a tenant that is copied home at the same time. The default is 32.
+    /// Content of a tenant that is copied home at the same time. The default is 64.
     #[serde(default)]
     pub reclaim_depth: Option<u32>,
     /// Volumes that are not off-loaded. They cannot be changed.
@@ -99,6 +99,21 @@ pub struct OffloadStoreView {
     pub load: u32,
     /// Bytes of its log that were read at the start.
     pub scanned_bytes: u64,
+}
+
+/// What is off-loaded of a disk, over time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LiveOffloadView {
+    /// Bytes whose newest content the disk does not have.
+    pub offloaded_bytes: u64,
+    /// The same over time, oldest first, the largest value of each period; the last period has not ended.
+    pub history_bytes: Vec<u64>,
+    /// The length of a period.
+    pub period_seconds: f64,
+    /// Bytes a second that were off-loaded in the last ten seconds.
+    pub written_bytes_per_s: f64,
+    /// Bytes a second that were brought home in the last ten seconds.
+    pub reclaimed_bytes_per_s: f64,
 }
 
 /// Off-loading of a disk.

@@ -6,7 +6,7 @@ use engine::control::{Ceiling, Ceilings, IO_BYTES};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{CacheView, Condition, GuaranteeView, SetTenant, ShareView, SizingView};
+use super::{CacheView, Condition, GuaranteeView, LiveOffloadView, SetTenant, ShareView, SizingView};
 use crate::ceiling::{MaxBandwidth, MaxIops, in_words};
 use crate::quantity::duration;
 use crate::store::{PolicyName, TenantSpec};
@@ -320,4 +320,6 @@ pub struct LiveView {
     pub tenants: Vec<TenantView>,
     /// The last slices, oldest first.
     pub slices: Vec<OwnedView>,
+    /// What is off-loaded; absent if nothing is to be.
+    pub offload: Option<LiveOffloadView>,
 }
