@@ -255,7 +255,8 @@ class OffLoaded(Databases, ServerCase):
             home()
         with_, without = (statistics.median(found[with_store]) for with_store in (True, False))
         self.crash()
-        print(f"        pgbench, {CLIENTS} clients: {with_:.0f} transactions/s with a store, {without:.0f} without", flush=True)
+        rates = f"{with_:.0f} transactions a second with a store, {without:.0f} without"
+        print(f"        pgbench, {CLIENTS} clients: {rates}", flush=True)
         self.assertGreater(with_, without)
 
 

@@ -370,20 +370,9 @@ impl Device {
         served
     }
 
-    /// Requests of a tenant that the device is not keeping up with: queued or in the device. While others own the disk,
-    /// those that were left when it last did: what has arrived since waits for its slice, which is no overload.
-    pub(crate) fn load(&self, tenant: TenantId) -> u32 {
-        self.scheduler.load(tenant)
-    }
-
-    /// The part of the disk that a tenant has, parts per billion.
-    pub(crate) fn share_ppb(&self, tenant: TenantId) -> u64 {
-        self.scheduler.share_ppb(tenant)
-    }
-
-    /// The same of all tenants but one.
-    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
-        self.scheduler.load_of_others(tenant)
+    /// What waits, and whose part is how large.
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     /// Frees the slot of a request.

@@ -273,7 +273,8 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.lanes.waiting()
     }
 
-    /// Requests of a tenant that the device does not keep up with: [`Lanes::load`].
+    /// Requests of a tenant that the device is not keeping up with: queued or in the device. While others own the disk,
+    /// those that were left when it last did: what has arrived since waits for its slice, which is no overload.
     pub(crate) fn load(&self, tenant: TenantId) -> u32 {
         self.lanes.load(tenant)
     }

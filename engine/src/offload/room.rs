@@ -1,7 +1,7 @@
 //! The room in the logs, divided among the tenants of the base.
 //!
 //! ```text
-//!   logs   |─────── first half: whoever comes first ───────|── second half: who has less than its share ──|
+//!   logs   |─────── first half: not divided ───────────────|── second half: tenants below their share ──|
 //! ```
 //!
 //! So a tenant with a long peak leaves room for others, and without others it has at least half of the logs. Only

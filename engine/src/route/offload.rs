@@ -138,13 +138,13 @@ impl Route {
     /// Requests of a tenant that the base does not keep up with, without content on its way home.
     fn base_load(&self, tenant: TenantId) -> u32 {
         let homeward = self.homeward.get(tenant).copied().unwrap_or(0);
-        self.disk.load(tenant).saturating_sub(homeward)
+        self.disk.scheduler().load(tenant).saturating_sub(homeward)
     }
 
     /// Requests of other tenants that the disk does not keep up with, without content on its way home.
     pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
         let homeward: u32 = self.homeward.iter().filter(|&(of, _)| of != tenant).map(|(_, &count)| count).sum();
-        self.disk.load_of_others(tenant).saturating_sub(homeward)
+        self.disk.scheduler().load_of_others(tenant).saturating_sub(homeward)
     }
 
     /// The server of a store has told the load of its disk.
@@ -199,7 +199,7 @@ impl Route {
         let Route { offload, disk, .. } = self;
         let offload = offload.as_mut().expect("it may be off-loaded");
         let part = (start, end.min(start + WRITE_BYTES_MAX));
-        let choice = offload.choose(now, key, part, load, || disk.share_ppb(tenant));
+        let choice = offload.choose(now, key, part, load, || disk.scheduler().share_ppb(tenant));
         if end - start > WRITE_BYTES_MAX {
             if choice == Choice::Base && !offload.overlaps(key, start, end) {
                 return self.disk.submit(now, io, urgent);
