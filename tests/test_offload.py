@@ -215,10 +215,12 @@ class Offload(ServerCase):
         away = self.failing(handle, 0)
         self.assertEqual(len(away) * BLOCK, self.shown()["offloaded_bytes"])
         self.assertTrue(0 < len(away) < BLOCKS, f"{len(away)} of {BLOCKS} places cannot be read")
-        # What is not away can be written, and the map is good for a further start, even after a kill.
+        # What is not away can be written, and the map is good for a further start, after a kill or a stop.
         handle.pwrite(self.content(BLOCKS, 0), self.place(BLOCKS), nbd.CMD_FLAG_FUA)
         self.server.kill()
         self.server.start()
+        self.until("online", self.is_online)
+        self.server.restart()
         self.until("online", self.is_online)
         handle = self.server.open("db")
         self.assertEqual(self.failing(handle, 0), away)

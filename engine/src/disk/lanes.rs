@@ -228,11 +228,6 @@ impl Lanes {
         lane.outstanding().min(left) as u32
     }
 
-    /// The same of all tenants but one.
-    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
-        self.lanes.iter().filter(|&(of, _)| of != tenant).map(|(of, _)| self.load(of)).sum()
-    }
-
     /// Queued requests.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

@@ -285,9 +285,9 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.told.get(tenant).map_or(0, |told| weights.of(told.terms.share))
     }
 
-    /// The same of all tenants but one.
-    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
-        self.lanes.load_of_others(tenant)
+    /// All tenants.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
+        self.told.iter().map(|(tenant, _)| tenant)
     }
 
     /// Requests in the device.

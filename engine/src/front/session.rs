@@ -309,7 +309,10 @@ impl Front {
     ) {
         let Session { base_allocation, load, .. } = volumes.clients[conn].session;
         if load {
-            let load = volumes.route.load_of_others(volumes.tenant_of(volume));
+            let tenant = volumes.tenant_of(volume);
+            let load = volumes.route.load_of_others(tenant);
+            // It looks at each tenant.
+            volumes.charge(tenant, volumes.route.tenants());
             self.send(volumes, conn, |connection| {
                 let of = connection.reply_to(cookie, start);
                 connection.stream.push(Head::status(of, !base_allocation, wire::LOAD_ID, 1));

@@ -12,6 +12,7 @@
 //! the map is used ([`Map::stores`]).
 
 use super::ranges::Id;
+use super::store::{State, Store};
 use super::{COUNTER_BITS, NOWHERE, Offload, Version, count, of_place};
 use crate::ids::VolumeKey;
 
@@ -60,7 +61,9 @@ impl Offload {
             return None;
         }
         self.is_frozen = true;
-        if self.stores.iter().any(|store| store.superblock.is_some() || !store.appends.is_empty()) {
+        // One that only begins an epoch changes no version, and its store may be away.
+        let is_writing = |store: &Store| store.superblock.is_some() && store.state != State::Opening;
+        if self.stores.iter().any(|store| is_writing(store) || !store.appends.is_empty()) {
             return None;
         }
         let mut known = Vec::new();

@@ -307,8 +307,7 @@ impl Offload {
         if self.overlaps(volume, start, end) && !planted!(BaseWrittenWhileAway) {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
-        let is_limited = state.away_bytes + bytes > self.settings.limit_bytes
-            || is_overloaded && !is_always && !self.has_room(volume, bytes, share_ppb);
+        let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
         let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
         let is_idle = |store: &&Store| is_always || store.is_known(now) && store.load() < limit;
         let idle = able.clone().filter(is_idle).count();
@@ -319,7 +318,9 @@ impl Offload {
             self.decided = Decided { is_peak, base_load, store_load, is_limited };
             self.switches += 1;
         }
-        if is_peak { Choice::Stores } else { Choice::Base }
+        // It is a peak for others, who may have room.
+        let goes = is_peak && (is_always || self.has_room(volume, bytes, share_ppb));
+        if goes { Choice::Stores } else { Choice::Base }
     }
 
     /// Takes a write for which [`Offload::choose`] says `Stores`; its data stays as it is until it is done. No other

@@ -49,10 +49,10 @@ impl Offload {
         }
     }
 
-    /// The requests of others at the disk of a store.
-    pub(crate) fn load_told(&mut self, now: Nanos, store: StoreId, others: u32) {
+    /// The requests of others at the disk of a store, if its server tells that.
+    pub(crate) fn load_told(&mut self, now: Nanos, store: StoreId, others: Option<u32>) {
         self.now = self.now.max(now);
-        self.stores[store.0 as usize].others = Some((now, others));
+        self.stores[store.0 as usize].others = others.map(|others| (now, others));
     }
 
     /// A position is going to be read: what is there stays until [`Offload::read_ended`].

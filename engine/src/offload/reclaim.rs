@@ -67,7 +67,7 @@ impl Offload {
         let away = self.mask(|store| !store.is_open());
         let missing = self.mask(|store| store.state == State::Missing);
         let threshold = self.settings.store_threshold;
-        let busy = self.mask(|store| store.is_open() && store.others.is_some_and(|(_, others)| others >= threshold));
+        let busy = self.mask(|store| store.is_open() && store.others_now(self.now) >= threshold);
         let Offload { volumes, versions, .. } = self;
         let Volume { live, reclaiming, searches: [vulnerable, slow, near, any], .. } = &mut volumes[volume];
         let is_free = |id: Id| {

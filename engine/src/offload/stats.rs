@@ -58,7 +58,7 @@ pub struct Decided {
     pub base_load: u32,
     /// Requests at the least loaded store that has room; `None` if none has.
     pub store_load: Option<u32>,
-    /// The volume is at its limit, or its tenant has its share of the logs.
+    /// The volume is at its limit.
     pub is_limited: bool,
 }
 

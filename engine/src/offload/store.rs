@@ -166,6 +166,11 @@ impl Store {
         (self.pending.len() + outstanding) as u32 + self.reads + self.others.map_or(0, |(_, others)| others)
     }
 
+    /// What is known of others at its disk now.
+    pub(super) fn others_now(&self, now: Nanos) -> u32 {
+        self.others.filter(|_| self.is_known(now)).map_or(0, |(_, others)| others)
+    }
+
     /// Whether its load is what it seems. A server that answers no more is busy.
     pub(super) fn is_known(&self, now: Nanos) -> bool {
         self.others.is_none_or(|(at, _)| now < at + OTHERS_NS_MAX)

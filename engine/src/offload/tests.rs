@@ -6,6 +6,8 @@
 //! durable; after a clean stop, what can be reached can be read; at the end everything is home and the logs are empty.
 //! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
+mod stops;
+
 use std::collections::BTreeMap;
 
 use super::record::LOG_STARTS;
@@ -253,8 +255,10 @@ impl World {
                     let (store, bytes) = (store.0 as usize, bytes.to_vec());
                     self.tickets.push(Ticket { store, offset, bytes, record: None });
                 }
-                Action::AskLoad(store) if store.0 > 0 => {}
-                Action::AskLoad(store) => self.offload.load_told(self.now, store, self.rng.below(20) as u32),
+                Action::AskLoad(store) => {
+                    let load = self.rng.one_in(2).then(|| self.rng.below(20) as u32);
+                    self.offload.load_told(self.now, store, load);
+                }
                 Action::Done(io) => {
                     let Some(Busy::Write { units, value }) = self.busy.remove(&io) else { panic!("{io:?}") };
                     self.log.push(format!("{value} is in stores"));
@@ -458,19 +462,24 @@ impl World {
         }
     }
 
+    /// A write to a store whose process has ended lands, is torn, lands late, or never.
+    fn abandon(&mut self, ticket: Ticket) {
+        match self.rng.below(4) {
+            0 => self.land(&ticket, u64::MAX),
+            1 => {
+                let bytes = self.rng.below(ticket.bytes.len() as u64);
+                self.land(&ticket, bytes);
+            }
+            2 if self.is_foreign => self.late.push(ticket),
+            _ => {}
+        }
+    }
+
     /// The process dies, perhaps with its power, and the next one begins.
     fn die(&mut self) {
         self.late.clear();
         for ticket in std::mem::take(&mut self.tickets) {
-            match self.rng.below(4) {
-                0 => self.land(&ticket, u64::MAX),
-                1 => {
-                    let bytes = self.rng.below(ticket.bytes.len() as u64);
-                    self.land(&ticket, bytes);
-                }
-                2 if self.is_foreign => self.late.push(ticket),
-                _ => {}
-            }
+            self.abandon(ticket);
         }
         for (_, units, values) in std::mem::take(&mut self.at_base) {
             if self.rng.one_in(2) {
@@ -507,61 +516,6 @@ impl World {
             let failed = std::mem::take(&mut unit.failed);
             unit.possible.extend(failed);
         }
-    }
-
-    /// The process ends in order, and the next one begins without some of the stores, or all.
-    fn stop(&mut self) {
-        let versions = loop {
-            while !self.tickets.is_empty() {
-                self.stored();
-            }
-            while !self.at_base.is_empty() {
-                self.base_written();
-            }
-            self.flush();
-            if let Some(versions) = self.offload.map() {
-                break versions;
-            }
-        };
-        self.late.clear();
-        self.map = Map { incarnation: self.incarnation, stores: 0, versions };
-        self.mapped.fill(Mapped::Exactly);
-        for unit in self.units.iter_mut().filter(|unit| !unit.is_unseen) {
-            unit.possible = vec![unit.newest];
-        }
-        (0..STORES).for_each(|store| self.is_down[store] = self.rng.one_in(2));
-        self.log.push(format!("stopped: {:x?}", self.map.versions));
-        let sources: Vec<_> = (0..UNITS).map(|unit| self.holders(unit)).collect();
-        self.start_again();
-        if self.mapped() > 0 {
-            sources.into_iter().enumerate().for_each(|(unit, (sure, all))| self.check_source(unit, sure, all));
-        }
-        self.check();
-    }
-
-    /// The stores that have the newest content of a unit, and those that may have it; none if the base has it.
-    fn holders(&self, unit: usize) -> (u16, u16) {
-        let (start, end) = bytes((unit, unit + 1));
-        let part = self.offload.volumes[VOLUME].ranges.parts(start, end).next().expect("a part");
-        let Some(id) = part.version.filter(|_| !part.is_home) else { return (0, 0) };
-        let version = &self.offload.versions[id];
-        let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE);
-        (copies.fold(version.mapped, |mask, &copy| mask | of_place(copy).0.bit()), version.stores)
-    }
-
-    /// Without some stores, what the others or the base have can be read, and nothing else.
-    fn check_source(&self, unit: usize, sure: u16, all: u16) {
-        let missing = self.offload.mask(|store| store.state == State::Missing);
-        let (start, end) = bytes((unit, unit + 1));
-        let (.., source) = self.offload.parts(VOLUME, start, end).next().expect("a part");
-        let is_right = match source {
-            Source::Base => all == 0,
-            // A store that was missing may have a copy that the process before did not know of.
-            Source::Store(..) => all != 0,
-            Source::Away => all != 0 && sure & !missing == 0,
-        };
-        let log = self.log.join("\n");
-        assert!(is_right, "unit {unit} of stores {sure:b} or {all:b} is at {source:?}\n{log}");
     }
 
     fn toggle(&mut self) {

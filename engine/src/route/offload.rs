@@ -141,14 +141,18 @@ impl Route {
         self.disk.scheduler().load(tenant).saturating_sub(homeward)
     }
 
-    /// Requests of other tenants that the disk does not keep up with, without content on its way home.
-    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
-        let homeward: u32 = self.homeward.iter().filter(|&(of, _)| of != tenant).map(|(_, &count)| count).sum();
-        self.disk.scheduler().load_of_others(tenant).saturating_sub(homeward)
+    /// Tenants of the disk.
+    pub(crate) fn tenants(&self) -> u32 {
+        self.disk.scheduler().tenants().count() as u32
     }
 
-    /// The server of a store has told the load of its disk.
-    pub(crate) fn load_told(&mut self, now: Nanos, volume: VolumeId, load: u32) {
+    /// Requests of other tenants that the disk does not keep up with, without content on its way home.
+    pub(crate) fn load_of_others(&self, tenant: TenantId) -> u32 {
+        self.disk.scheduler().tenants().filter(|&of| of != tenant).map(|of| self.base_load(of)).sum()
+    }
+
+    /// The server of a store has told the load of its disk, or does not tell it.
+    pub(crate) fn load_told(&mut self, now: Nanos, volume: VolumeId, load: Option<u32>) {
         if let Some(at) = self.stores.iter().position(|&store| store == volume)
             && let Some(offload) = &mut self.offload
         {

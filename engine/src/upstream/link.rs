@@ -222,7 +222,7 @@ impl Upstream {
     fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), Loss> {
         if cookie == LOAD_COOKIE {
             match part {
-                Part::Load(load) => self.actions.push_back(Action::Load(load.min(LOAD_MAX) as u32)),
+                Part::Load(load) => self.actions.push_back(Action::Load(Some(load.min(LOAD_MAX) as u32))),
                 Part::Done => self.is_asking = false,
                 Part::Data { .. } | Part::Hole { .. } | Part::Extent { .. } | Part::Error(_) => {}
             }

@@ -149,8 +149,8 @@ pub(crate) enum Action {
     Void(IoId),
     /// A device flush of this target counts as failed.
     Failed,
-    /// The answer to [`Upstream::ask_load`].
-    Load(u32),
+    /// The answer to [`Upstream::ask_load`]; `None` if the server does not tell it.
+    Load(Option<u32>),
 }
 
 /// Why an export cannot be used.
@@ -311,11 +311,13 @@ impl Upstream {
         self.settle();
     }
 
-    /// Asks the server for the load of the export's disk, if it tells that: see [`LOAD`](crate::nbd::wire::LOAD). There
-    /// may be no answer.
+    /// Asks the server for the load of the export's disk: see [`LOAD`](crate::nbd::wire::LOAD). Without a session, or
+    /// if the server does not answer, there is no answer.
     pub(crate) fn ask_load(&mut self) {
-        let Some(export) = self.export.filter(|export| export.load.is_some()) else { return };
-        if self.phase == Phase::Open && !self.is_asking {
+        let Some(export) = self.export.filter(|_| self.phase == Phase::Open && !self.is_asking) else { return };
+        if export.load.is_none() {
+            self.actions.push_back(Action::Load(None));
+        } else {
             self.is_asking = true;
             let asked = RawHeader::new(export.form, command::BLOCK_STATUS, flag::REQ_ONE, LOAD_COOKIE, 0, BLOCK);
             self.push(0, Head::from(asked));

@@ -263,7 +263,9 @@ impl Volumes {
         if !received {
             return;
         }
-        let drained = self.table.values().filter(|volume| !self.is_store(volume.spec.tenant));
+        // Nor is what leads to a store waited for, which may be away: what it has taken is durable.
+        let is_asked = |volume: &&Volume| !self.is_store(volume.spec.tenant) && !self.route.is_store(volume.id());
+        let drained = self.table.values().filter(is_asked);
         let ids: Vec<_> = drained.map(Volume::id).collect();
         for &id in &ids {
             if !std::mem::replace(&mut self.volume_mut(id).draining, true) {

@@ -1,11 +1,16 @@
 //! The end of a server: everything is flushed.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use engine::control::{Command, Report};
+use tracing::warn;
 
 use super::{Control, stop};
 use crate::quantity::Name;
+
+/// How long a stop waits for the maps of what is off-loaded, at most: disks that hang do not keep it for ever.
+const MAPS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Control {
     /// Refuses new requests, completes those received, and flushes everything. Returns the volumes whose data is not on
@@ -50,7 +55,10 @@ impl Control {
         if failed.is_empty() {
             // Stores are served until all maps are made.
             let ours = names.iter().zip(&turns).filter(|(_, turn)| turn.is_ok());
-            futures::future::join_all(ours.map(|(disk, _)| self.keep_map(disk))).await;
+            let kept = futures::future::join_all(ours.map(|(disk, _)| self.keep_map(disk)));
+            if tokio::time::timeout(MAPS_TIMEOUT, kept).await.is_err() {
+                warn!("the next start needs all stores, since their maps could not be written in time");
+            }
         }
         let disks = std::mem::take(&mut self.state().disks);
         for running in disks.into_values().filter_map(|disk| disk.state.ok()) {

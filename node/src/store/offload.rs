@@ -334,7 +334,7 @@ impl Offload {
     /// The map cannot be read, so its stores have to be. False if that is not enough: a process has started without one
     /// of them, and only the map says which of its content counts.
     pub fn do_without_map(&mut self) -> bool {
-        let is_needed = self.stores.iter().any(|store| store.mapped != Mapped::No && store.missed > 0);
+        let is_needed = self.stores.iter().any(|store| !store.lost && store.mapped != Mapped::No && store.missed > 0);
         if !is_needed {
             self.stores.iter_mut().for_each(|store| store.mapped = Mapped::No);
             self.map = None;

@@ -192,7 +192,7 @@ fn the_load_is_asked_for_once_at_a_time() {
     let read = rig.submit(Op::Read, 0, BLOCK, 0);
     assert_eq!([ask(&mut rig), ask(&mut rig)], [1, 1]);
     tell(&mut rig, 42);
-    assert_eq!(rig.news(), [Action::Load(42)]);
+    assert_eq!(rig.news(), [Action::Load(Some(42))]);
     assert_eq!(ask(&mut rig), 1);
     rig.lose();
     rig.tick(RETRY_NS_MAX);
@@ -200,7 +200,7 @@ fn the_load_is_asked_for_once_at_a_time() {
     rig.answer(Kind::Read);
     assert!(rig.news().contains(&done(read)));
     tell(&mut rig, 7);
-    assert_eq!(rig.news(), [Action::Load(7)]);
+    assert_eq!(rig.news(), [Action::Load(Some(7))]);
     // An answer that nobody waits for.
     assert_eq!(ask(&mut rig), 1);
     let again = rig.requests.front().cloned().unwrap();

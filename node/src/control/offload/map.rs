@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::super::{Control, Error, OffloadRefused, blocking};
 use super::Offloading;
 use crate::quantity::Name;
-use crate::store::offload::{Map, Offload};
+use crate::store::offload::{Map, OffloadError};
 
 /// How long a stop waits for what is on its way to stores: longer than a busy one takes. Without a map, the next start
 /// waits for the stores.
@@ -60,17 +60,24 @@ impl Control {
         Ok(true)
     }
 
-    /// What the start of a disk has to know, with the map if there is one. A map that is damaged is not used; that is
-    /// an error if the stores do not say what only it says.
-    pub(super) async fn read_map(&self, disk: &Name, file: Offload) -> Result<(Offload, Option<Map>), Error> {
-        let Some(valid) = file.map else { return Ok((file, None)) };
-        let store = self.state().disk(disk)?.store.clone();
+    /// The map that the start of a disk uses, if there is one. A map that is damaged is not used; that is an error if
+    /// the stores do not say what only it says.
+    pub(super) async fn read_map(&self, disk: &Name) -> Result<Option<Map>, Error> {
+        let (store, valid) = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            (running.store.clone(), running.offloading().ok().flatten().and_then(|offloading| offloading.file.map))
+        };
+        let Some(valid) = valid else { return Ok(None) };
         let error = match blocking(move || store.offload_map(valid)).await? {
-            Ok(map) => return Ok((file, Some(map))),
+            Ok(map) => return Ok(Some(map)),
             Err(error) => error,
         };
         let mut is_done = false;
-        let file = self.change_offload(disk, |file| is_done = file.do_without_map()).await?;
+        // What cannot be read now can perhaps be read later.
+        if matches!(error, OffloadError::Map { .. }) {
+            self.change_offload(disk, |file| is_done = file.do_without_map()).await?;
+        }
         if !is_done {
             if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
                 offloading.readings.iter().for_each(|reading| _ = reading.fail(Some(error.to_string())));
@@ -78,6 +85,6 @@ impl Control {
             return Err(OffloadRefused::from(error).into());
         }
         warn!(%disk, "its stores are waited for: {error}");
-        Ok((file, None))
+        Ok(None)
     }
 }

@@ -83,8 +83,7 @@ fn switched(stats: &OffloadStats) -> String {
         Some(load) => format!("{load} at the least loaded store"),
         None => "no store has room".into(),
     };
-    let at_limit = "; a volume is at its limit, or a tenant has its share of the logs";
-    let limited = if decided.is_limited { at_limit } else { "" };
+    let limited = if decided.is_limited { "; a volume is at its limit" } else { "" };
     let now = if decided.is_peak { "writes are off-loaded" } else { "writes are not off-loaded any more" };
     format!("{now}: {} requests of a tenant wait at the disk, {at_store}{limited}", decided.base_load)
 }

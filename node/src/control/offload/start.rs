@@ -86,13 +86,14 @@ impl Control {
     }
 
     async fn try_offload(self: &Arc<Control>, disk: &Name) -> Result<Outcome, Error> {
+        // Before the start is recorded: it may be tried many times.
+        let map = self.read_map(disk).await?;
         let begun = self.change_offload(disk, |file| {
             if file.begin() {
                 file.stores.iter_mut().for_each(|entry| entry.export = entry.export.later(SystemTime::now()));
             }
         });
         let file = begun.await?;
-        let (file, map) = self.read_map(disk, file).await?;
         if file.stores.is_empty() {
             warn!(%disk, "all its stores are lost: its volumes have what the disk has");
             let _turn = self.turns.wait(disk).await;

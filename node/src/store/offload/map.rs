@@ -4,6 +4,8 @@
 //! There are two files, written in turns. `offload.toml` has the number and the checksum of the one that is valid. So a
 //! crash between the two writes leaves the earlier map, which may be the only one that knows what a missing store has.
 
+use std::io::ErrorKind;
+
 use engine::offload::{Known, Sum};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -97,6 +99,8 @@ impl Store {
         let path = self.catalogue.place(valid.key());
         let text = match self.catalogue.get(valid.key()) {
             Ok(text) => text.unwrap_or_default(),
+            // No text.
+            Err(source) if source.kind() == ErrorKind::InvalidData => return Err(OffloadError::Map { path }),
             Err(source) => return Err(OffloadError::Read { path, source }),
         };
         let found = if sum(&text) == valid.sum { serde_json::from_str::<Map>(&text).ok() } else { None };
