@@ -14,9 +14,7 @@ from harness.loops import Loop, needed
 from harness.server import MIB, run
 from harness.wait import until
 
-# For `tests/run.py`.
-WAITS = True
-
+# Its loop devices come and go by name, so it does not run beside other tests that attach some (`WAITS`).
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 ROUNDS = 20 if LONG else 3
 SIZE = 64 * MIB
