@@ -279,7 +279,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.lanes.load(tenant)
     }
 
-    /// The part of the disk that a tenant has, parts per billion: [`Weights`].
+    /// The share of the disk that a tenant has, parts per billion: [`Weights`].
     pub(crate) fn share_ppb(&self, tenant: TenantId) -> u64 {
         let weights = Weights::new(self.told.values().map(|told| told.terms.share));
         self.told.get(tenant).map_or(0, |told| weights.of(told.terms.share))

@@ -285,7 +285,7 @@ impl Offload {
     }
 
     /// Where a write of `start..end` goes, at most [`WRITE_BYTES_MAX`], with `base_load` requests of its
-    /// tenant at the base, of which that has a part: `share_ppb`, parts per billion.
+    /// tenant at the base. `share_ppb`: the share of the base that the tenant has, parts per billion.
     pub(crate) fn choose(
         &mut self,
         now: Nanos,
@@ -318,9 +318,9 @@ impl Offload {
             self.decided = Decided { is_peak, base_load, store_load, is_limited };
             self.switches += 1;
         }
-        // It is a peak for others, who may have room.
-        let goes = is_peak && (is_always || self.has_room(volume, bytes, share_ppb));
-        if goes { Choice::Stores } else { Choice::Base }
+        // The decision above is of the disk. Whether a tenant may use more of the logs is its own.
+        let may_go = is_always || self.has_room(volume, bytes, share_ppb);
+        if is_peak && may_go { Choice::Stores } else { Choice::Base }
     }
 
     /// Takes a write for which [`Offload::choose`] says `Stores`; its data stays as it is until it is done. No other

@@ -263,7 +263,7 @@ impl Volumes {
         if !received {
             return;
         }
-        // Nor is what leads to a store waited for, which may be away: what it has taken is durable.
+        // A volume that leads to a store is not flushed: what the store has answered is durable, and it may be away.
         let is_asked = |volume: &&Volume| !self.is_store(volume.spec.tenant) && !self.route.is_store(volume.id());
         let drained = self.table.values().filter(is_asked);
         let ids: Vec<_> = drained.map(Volume::id).collect();

@@ -201,7 +201,7 @@ fn the_load_is_asked_for_once_at_a_time() {
     assert!(rig.news().contains(&done(read)));
     tell(&mut rig, 7);
     assert_eq!(rig.news(), [Action::Load(Some(7))]);
-    // An answer that nobody waits for.
+    // The server answers the same request twice.
     assert_eq!(ask(&mut rig), 1);
     let again = rig.requests.front().cloned().unwrap();
     tell(&mut rig, 7);

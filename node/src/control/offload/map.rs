@@ -66,7 +66,8 @@ impl Control {
         let (store, valid) = {
             let state = self.state();
             let running = state.disk(disk)?;
-            (running.store.clone(), running.offloading().ok().flatten().and_then(|offloading| offloading.file.map))
+            let offloading = running.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
+            (running.store.clone(), offloading.and_then(|offloading| offloading.file.map))
         };
         let Some(valid) = valid else { return Ok(None) };
         let error = match blocking(move || store.offload_map(valid)).await? {

@@ -3,7 +3,7 @@
 //! ```text
 //!   enable ─► offload.toml ─► volumes are marked ─┐
 //!   start  ─► incarnation + 1 ─► stores are read ─┴► volumes that lead to them ─► StartOffload ─► marked volumes
-//!   stop    ─► what is in the stores is in a map, so the next start can do without them
+//!   stop    ─► the map of what stores have is written, so the next start can do without them
 //!   disable ─► EndOffload: everything comes home ─► marks and offload.toml are removed
 //! ```
 //!

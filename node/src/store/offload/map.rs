@@ -1,4 +1,4 @@
-//! `DISK/offload-map-N.json`: the versions in the stores that the last process knew which ended in order. With it, the
+//! `DISK/offload-map-N.json`: the versions that the stores had when a process last ended in order. With this map, the
 //! disk can be used without some of its stores.
 //!
 //! There are two files, written in turns. `offload.toml` has the number and the checksum of the one that is valid. So a
@@ -48,7 +48,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// What the process knows that `offload` is of.
+    /// From the versions that the engine reports when the process ends.
     pub fn new(offload: &Offload, versions: Vec<Known>) -> Map {
         let version = |it: Known| (it.number, it.volume, it.start, it.len, it.stores, it.home);
         Map {
@@ -98,13 +98,17 @@ impl Store {
     pub fn offload_map(&self, valid: Valid) -> Result<Map, OffloadError> {
         let path = self.catalogue.place(valid.key());
         let text = match self.catalogue.get(valid.key()) {
-            Ok(text) => text.unwrap_or_default(),
-            // No text.
+            Ok(Some(text)) if sum(&text) == valid.sum => text,
+            // It is missing, is another one, or is no text.
+            Ok(_) => return Err(OffloadError::Map { path }),
             Err(source) if source.kind() == ErrorKind::InvalidData => return Err(OffloadError::Map { path }),
             Err(source) => return Err(OffloadError::Read { path, source }),
         };
-        let found = if sum(&text) == valid.sum { serde_json::from_str::<Map>(&text).ok() } else { None };
-        found.filter(|map| map.format == FORMAT).ok_or(OffloadError::Map { path })
+        match serde_json::from_str::<Map>(&text) {
+            Ok(map) if map.format == FORMAT => Ok(map),
+            // A later release may have written it.
+            Ok(_) | Err(_) => Err(OffloadError::Map { path }),
+        }
     }
 }
 
