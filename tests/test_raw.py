@@ -10,11 +10,10 @@ import nbd
 from harness.case import ServerCase
 from harness.files import random_image
 from harness.load import Load
-from harness.loops import Loop, needed
+from harness.loops import Loop, needed, numbers_held
 from harness.server import MIB, run
 from harness.wait import until
 
-# Its loop devices come and go by name, so it does not run beside other tests that attach some (`WAITS`).
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 ROUNDS = 20 if LONG else 3
 SIZE = 64 * MIB
@@ -362,6 +361,7 @@ class Devices(RawCase):
         self.assertEqual(self.show(server, "w")["condition"], "online")
 
     def test_missing_smaller_and_wrong_devices_are_offline_and_the_others_go_on(self):
+        self.enterContext(numbers_held())
         server = self.serve()
         gone, small, wrong, kept = (self.raw(server, name) for name in ("gone", "small", "wrong", "kept"))
         for name in ("gone", "small", "wrong", "kept"):
@@ -401,6 +401,7 @@ class Devices(RawCase):
         server.cli("volume", "delete", "wrong", "--yes", "--force")
 
     def test_found_by_a_name_that_stays(self):
+        self.enterContext(numbers_held())
         links = Path("/dev/disk/by-id")
         made = [path for path in (links.parent, links) if not path.exists()]
         links.mkdir(parents=True, exist_ok=True)

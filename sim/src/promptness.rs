@@ -1,7 +1,8 @@
-//! Checks that later writes never delay a flush. Two rules, neither of which needs a clock:
+//! Checks that later writes never delay a flush. Two rules:
 //!
 //! ```text
-//!   a flush waits                       ─► a request of its volume is in the device, or the device is full
+//!   a flush waits                       ─► a request of its volume is in the device, or the device is full, or the
+//!                                          policy makes it wait, for a limited time from its arrival
 //!   … and all that it covers is written ─► the device flush is submitted within a bounded number of writes
 //! ```
 //!
@@ -15,6 +16,7 @@
 use std::collections::BTreeSet;
 
 use engine::ids::IoId;
+use engine::units::Nanos;
 
 use crate::Verdict;
 use crate::history::{History, Step};
@@ -28,6 +30,7 @@ const WRITES_QUEUED_MAX: u64 = 128;
 #[derive(Debug)]
 struct Waiting {
     start: Step,
+    since: Nanos,
     /// Blocks that must still be written for it.
     missing: BTreeSet<u64>,
     /// Device writes that may still be submitted before the device flush.
@@ -72,12 +75,13 @@ pub struct Promptness {
 }
 
 impl Promptness {
-    /// A client's flush arrives.
-    pub fn flush_arrived(&mut self, history: &History, medium: &Medium, start: Step) {
+    /// A client's flush arrives, as step `start`, at the time `since`.
+    pub fn flush_arrived(&mut self, history: &History, medium: &Medium, start: Step, since: Nanos) {
         let missing = history.missing(medium, start);
         let writes_left = WRITES_QUEUED_MAX + 8 * history.unclear_blocks();
         self.waiting.push(Waiting {
             start,
+            since,
             missing,
             writes_left,
             older: self.writing.clone(),
@@ -124,9 +128,9 @@ impl Promptness {
         self.waiting.clear();
     }
 
-    /// The start of the oldest waiting flush.
-    pub fn oldest(&self) -> Option<Step> {
-        self.waiting.first().map(|waiting| waiting.start)
+    /// The start of the oldest waiting flush, and the time of it.
+    pub fn oldest(&self) -> Option<(Step, Nanos)> {
+        self.waiting.first().map(|waiting| (waiting.start, waiting.since))
     }
 }
 
@@ -142,7 +146,7 @@ mod tests {
         let (mut history, mut medium, mut promptness) = (History::default(), Medium::default(), Promptness::default());
         history.begin_write(1, 0..4, 1);
         history.acknowledge(1, 0..4, 2, false, 2);
-        promptness.flush_arrived(&history, &medium, 3);
+        promptness.flush_arrived(&history, &medium, 3, 7);
         let last = WRITES_QUEUED_MAX as u32 + 1;
         for io in 0..=last {
             promptness.write_submitted(IoId(io), false).expect("its block is not written");
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(submitted(&mut promptness), 1000, "that one lasts");
         promptness.write_completed(IoId(0));
         assert_eq!(submitted(&mut promptness), WRITES_QUEUED_MAX);
-        assert_eq!(promptness.oldest(), Some(3));
+        assert_eq!(promptness.oldest(), Some((3, 7)));
         promptness.flush_submitted();
         assert_eq!(promptness.oldest(), None);
     }

@@ -295,7 +295,7 @@ impl World {
             && watched
             && request.expected(volume.size, link.session) == Expected::Ordinary
         {
-            volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start);
+            volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start, self.now);
         }
         if !matches!(request.expected(volume.size, link.session), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));

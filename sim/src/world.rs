@@ -477,13 +477,14 @@ impl World {
         };
         let works = |volume: &Volume| self.cpu.has_backlog(volume.setup.spec.tenant);
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
+            let Some((start, arrived)) = volume.promptness.oldest() else { continue };
             let idle = match (hold_ns, self.idle_since) {
                 (None, _) => !self.disk.is_full() && self.has_place(volume.setup.spec.tenant),
-                (Some(hold_ns), Some(since)) => self.now > since + hold_ns + self.setup.late_ns,
+                (Some(hold_ns), Some(since)) => self.now > since.max(arrived) + hold_ns + self.setup.late_ns,
                 (Some(_), None) => false,
             };
             let id = volume.setup.spec.volume;
-            if let Some(start) = volume.promptness.oldest().filter(|_| idle && !self.disk.is_busy(id)) {
+            if idle && !self.disk.is_busy(id) {
                 return Err(format!("the flush of step {start} waits, but the device does nothing for {id:?}"));
             }
         }

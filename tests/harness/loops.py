@@ -1,5 +1,7 @@
 """Loop devices as raw block devices: a limited number at a time, and removed after the test in any case."""
 
+import contextlib
+import fcntl
 import json
 import os
 import unittest
@@ -33,6 +35,32 @@ def needed():
             detach(device)
 
 
+_held = False
+
+
+@contextlib.contextmanager
+def numbers_held():
+    """While this is held, no other process of the tests creates a loop device, so the number of one that is detached
+    stays free."""
+    global _held
+    if _held:
+        yield
+        return
+    with open(places.TARGET / "loops.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _held = True
+        try:
+            yield
+        finally:
+            _held = False
+
+
+def attach(file, *options):
+    """The path of a new device."""
+    with numbers_held():
+        return run(LOSETUP, "--find", "--show", *options, file).stdout.strip()
+
+
 def detach(device):
     """Detaches a device; one in use is removed when it is closed."""
     run(LOSETUP, "--detach", device, check=False)
@@ -49,7 +77,7 @@ class Loop:
                 file.truncate(size)
         mine = [file for file in attached().values() if file.startswith(str(case.scratch))]
         assert len(mine) < LOOPS_MAX, f"{len(mine)} loop devices in one test"
-        self.path = run(LOSETUP, "--find", "--show", *options, self.image).stdout.strip()
+        self.path = attach(self.image, *options)
         case.addCleanup(self.discard, case)
 
     def discard(self, case):

@@ -50,7 +50,7 @@ class Fused:
         with open(case.scratch / f"{name}.fuse.log", "ab") as log:
             self.fuse = subprocess.Popen(["nbdfuse", str(self.file), str(uri)], stdin=subprocess.DEVNULL, stderr=log)
         until(f"nbdfuse to show {self.file}", self.file.exists, 30, gone=self.ended)
-        self.path = run(loops.LOSETUP, "--find", "--show", self.file).stdout.strip()
+        self.path = loops.attach(self.file)
 
     def ended(self):
         """If nbdfuse has ended, the reason why its file does not exist."""
