@@ -546,6 +546,7 @@ impl Offload {
         state.pending_bytes = 0;
         let pending = std::mem::take(&mut state.pending);
         let remembered = std::mem::take(&mut state.remembered);
+        (state.delete_at, state.hinted) = (None, 0..0);
         for id in std::mem::take(&mut state.deletions) {
             self.delete_again(store, id);
         }

@@ -6,9 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ranges::Id;
 use super::store::{State, Store};
-use super::{Offload, Settings, Volume};
+use super::{Offload, Settings, Source, StoreId, Volume};
 use crate::ids::VolumeKey;
 use crate::units::Nanos;
+
+/// Bytes of a log that are read at once at most, and what is read in vain between two versions: a hard disk reads both
+/// in less time than a seek takes.
+const HINT_MAX: u64 = 512 << 10;
+const GAP_MAX: u64 = 64 << 10;
 
 /// Content that is to be copied to the base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +97,42 @@ impl Offload {
         let reclaim = Reclaim { volume, start, end, number: version.number };
         self.volumes[volume].reclaiming.push(reclaim);
         Some(reclaim)
+    }
+
+    /// What follows `reclaim` in the log of a store and is to be copied next, with it: first byte on the store, and
+    /// bytes. The store's disk can read all of it at once. `None` if nothing follows, or if that was said before.
+    pub(crate) fn read_next(&mut self, reclaim: Reclaim) -> Option<(StoreId, u64, u64)> {
+        let Reclaim { volume, start, end, number } = reclaim;
+        let (store, from) = self.parts(volume, start, end).find_map(|part| match part {
+            (.., Source::Store(store, at)) => Some((store, at)),
+            _ => None,
+        })?;
+        let state = &self.stores[store.0 as usize];
+        if state.hinted.contains(&from) {
+            return None;
+        }
+        let mut until = from + (end - start);
+        let live = self.volumes[volume].live.range(number + 1..).take(self.settings.reclaim_depth as usize);
+        for (_, &id) in live {
+            let version = &self.versions[id];
+            match version.copy_on(store) {
+                Some(at) if at >= until && at <= until + GAP_MAX => {
+                    let past = at + u64::from(version.len);
+                    if past - from > HINT_MAX {
+                        break;
+                    }
+                    until = past;
+                }
+                _ => {}
+            }
+        }
+        let (offset, len) = (state.log.place(from), until - from);
+        let is_whole = state.log.place(until - 1) == offset + len - 1;
+        if until == from + (end - start) || !is_whole {
+            return None;
+        }
+        self.stores[store.0 as usize].hinted = from..until;
+        Some((store, offset, len))
     }
 
     /// What can be reached has changed: the oldest content comes first again.

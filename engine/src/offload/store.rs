@@ -1,6 +1,7 @@
 //! One store of a client: its log, what waits to be appended, and what is on its way.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use super::log::{Log, Place, RECORD_BYTES_MAX};
 use super::ranges::Id;
@@ -17,6 +18,8 @@ const IN_FLIGHT_BYTES: u64 = 1 << 20;
 pub(super) const LATE_BYTES_MAX: u64 = IN_FLIGHT_BYTES + 2 * RECORD_BYTES_MAX;
 /// How long the load that a server has told counts.
 const OTHERS_NS_MAX: Nanos = SECOND;
+/// How long deletions wait for others, and for a trip of the store's disk to the log.
+const DELETIONS_NS: Nanos = SECOND;
 /// Time before a store that failed is tried again, doubled up to the longest.
 const RETRY_NS: Nanos = 100 * MILLISECOND;
 const RETRY_NS_MAX: Nanos = 5 * SECOND;
@@ -110,6 +113,10 @@ pub(super) struct Store {
     pub(super) ask_at: Nanos,
     /// Versions to be deleted.
     pub(super) deletions: VecDeque<Id>,
+    /// When they are appended at the latest; `None` if that is as soon as possible.
+    pub(super) delete_at: Option<Nanos>,
+    /// What its server was told to be read next, by positions in the log.
+    pub(super) hinted: Range<u64>,
     /// Deletions in superblocks, for which the log had no room.
     pub(super) notes: Vec<Note>,
     /// Those that are new in the superblock on its way.
@@ -143,6 +150,8 @@ impl Store {
             others: None,
             ask_at: 0,
             deletions: VecDeque::new(),
+            delete_at: None,
+            hinted: 0..0,
             notes: Vec::new(),
             noting: Vec::new(),
             stale_until: 0,
@@ -211,15 +220,31 @@ impl Store {
         self.retry_ns = RETRY_NS;
     }
 
+    /// A version is to be deleted, at once if others wait for that.
+    pub(super) fn delete(&mut self, now: Nanos, id: Id, is_urgent: bool) {
+        let latest = if is_urgent { now } else { now + DELETIONS_NS };
+        let at = if self.deletions.is_empty() { Some(latest) } else { self.delete_at };
+        self.delete_at = at.map(|at| at.min(latest));
+        self.deletions.push_back(id);
+    }
+
+    /// Whether deletions are appended now. A record by itself costs the store's disk two seeks: so they wait until they
+    /// fill one or something else takes the disk to the log, for [`DELETIONS_NS`] at most.
+    fn is_deleting_now(&self, now: Nanos) -> bool {
+        let is_in_use = self.reads > 0 || !self.pending.is_empty() || !self.appends.is_empty();
+        let waits_for_none = self.deletions.len() < DELETIONS_MAX && self.owed.is_empty() && self.remembered.is_empty();
+        !waits_for_none || is_in_use || self.is_short() || self.delete_at.is_none_or(|at| at <= now)
+    }
+
     /// Appends the next record, if something waits. False if nothing does, or if it has to wait.
-    pub(super) fn append_next(&mut self) -> bool {
+    pub(super) fn append_next(&mut self, now: Nanos) -> bool {
         let in_flight = self.appends.front().map_or(0, |first| self.log.head() - first.place.at);
         if !self.is_open() || self.appends.len() >= RECORDS_MAX || in_flight >= IN_FLIGHT_BYTES {
             return false;
         }
         let is_deleting = self.appends.iter().any(|append| append.what.is_deletion());
         // One record of deletions at a time: what is deleted meanwhile shares the next one.
-        (!is_deleting && self.append_deletions()) || self.append_writes()
+        (!is_deleting && self.is_deleting_now(now) && self.append_deletions()) || self.append_writes()
     }
 
     /// The next deletions, at most so many, which are not in a queue any more.
@@ -232,6 +257,7 @@ impl Store {
             Some(What::Remembered(self.remembered.drain(..count).collect()))
         } else if !self.deletions.is_empty() {
             let count = self.deletions.len().min(most);
+            self.delete_at = self.delete_at.filter(|_| self.deletions.len() > count);
             Some(What::Deletions(self.deletions.drain(..count).collect()))
         } else {
             None

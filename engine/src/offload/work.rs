@@ -71,7 +71,8 @@ impl Offload {
             State::Closed(at) => Some(at),
             State::Missing | State::Opening | State::Open | State::Failing => None,
         });
-        reopens.chain(self.tail_at).min()
+        let deletes = self.stores.iter().filter(|store| store.is_open()).filter_map(|store| store.delete_at);
+        reopens.chain(self.tail_at).chain(deletes).min()
     }
 
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
@@ -129,7 +130,7 @@ impl Offload {
     }
 
     fn append_waiting(&mut self, store: StoreId) {
-        while self.stores[store.0 as usize].append_next() {
+        while self.stores[store.0 as usize].append_next(self.now) {
             let last = self.stores[store.0 as usize].appends.len() - 1;
             let numbers = self.numbers(&self.stores[store.0 as usize].appends[last].what);
             let state = &mut self.stores[store.0 as usize];
@@ -142,6 +143,8 @@ impl Offload {
             }
             self.actions.push_back(Action::Append(store, state.appends[last].place.number));
         }
+        let state = &mut self.stores[store.0 as usize];
+        state.delete_at = state.delete_at.filter(|&at| at > self.now);
     }
 
     /// Deletes versions that are dead, in the order of their numbers, unless a lower one that was covered remains.
@@ -167,13 +170,15 @@ impl Offload {
     fn delete(&mut self, id: Id) -> bool {
         let away = self.mask(|store| !store.is_open());
         let version = &mut self.versions[id];
+        let covered = &self.volumes[VolumeKey(version.volume)].covered;
+        let is_urgent = self.is_ending || covered.contains(&version.number);
         for (at, store) in self.stores.iter_mut().enumerate() {
             let bit = StoreId(at as u8).bit();
             if version.stores & bit & !version.deleting & !away != 0 {
                 // A failed version that was never acknowledged there is gone with the epoch.
                 if version.copy_on(StoreId(at as u8)).is_some() {
                     version.deleting |= bit;
-                    store.deletions.push_back(id);
+                    store.delete(self.now, id, is_urgent);
                 }
             }
         }

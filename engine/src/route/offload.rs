@@ -414,7 +414,13 @@ impl Route {
         if offload.away_bytes(key) == 0 || others >= offload.reclaim_depth() {
             return None;
         }
-        self.offload.as_mut()?.next_to_reclaim(key)
+        let offload = self.offload.as_mut()?;
+        let reclaim = offload.next_to_reclaim(key)?;
+        if let Some((store, offset, len)) = offload.read_next(reclaim) {
+            let upstream = self.upstreams.get_mut(self.stores[store.0 as usize]).expect("each store has one");
+            upstream.hint(offset, len);
+        }
+        Some(reclaim)
     }
 
     /// Copies of a volume that may be on their way to the base at a time. It has so many other requests, at the base or

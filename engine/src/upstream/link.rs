@@ -1,7 +1,7 @@
 //! The connections of a session: handshakes, and replies.
 
 use super::requests::Requests;
-use super::{Action, LOAD_COOKIE, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
+use super::{Action, HINT_COOKIE, LOAD_COOKIE, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
 use crate::disk::Op;
 use crate::errno::Errno;
 use crate::nbd::wire::{export_flag, reply};
@@ -198,13 +198,17 @@ impl Upstream {
     fn read_replies(&mut self, at: usize, bytes: &[u8]) {
         let (mut read, mut parts) = (0, 0);
         while parts < PARTS_MAX {
-            let (link, requests, is_asking) = (&mut self.links[at], &self.requests, self.is_asking);
+            let (link, requests) = (&mut self.links[at], &self.requests);
+            let (load, hint) = (self.is_asking.then_some(LOAD_ASKED), self.hint);
             if link.data.is_some() {
                 break;
             }
             parts += 1;
-            let is_load = |cookie| cookie == LOAD_COOKIE && at == 0 && is_asking;
-            let asked = |cookie| if is_load(cookie) { Some(LOAD_ASKED) } else { requests.asked(at, cookie) };
+            let asked = |cookie| match cookie {
+                LOAD_COOKIE => load.filter(|_| at == 0),
+                HINT_COOKIE => hint.filter(|_| at == 0),
+                _ => requests.asked(at, cookie),
+            };
             let (used, part) = match link.replies.next(&bytes[read..], asked) {
                 Ok(next) => next,
                 Err(why) => return self.lose_session(Some(Loss::Reply(why))),
@@ -225,6 +229,14 @@ impl Upstream {
                 Part::Load(load) => self.actions.push_back(Action::Load(Some(load.min(LOAD_MAX) as u32))),
                 Part::Done => self.is_asking = false,
                 Part::Data { .. } | Part::Hole { .. } | Part::Extent { .. } | Part::Error(_) => {}
+            }
+            return Ok(());
+        }
+        if cookie == HINT_COOKIE {
+            // Whether the server did anything is its own affair.
+            if part == Part::Done {
+                self.hint = None;
+                self.requests.release();
             }
             return Ok(());
         }

@@ -44,7 +44,7 @@ use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
-use crate::nbd::{Broken, Head, Opened, RawHeader, Unopened};
+use crate::nbd::{Asked, Broken, Head, Kind, Opened, RawHeader, Unopened};
 use crate::spec::UpstreamSpec;
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
@@ -59,6 +59,8 @@ const RETRY_NS_MAX: Nanos = SECOND;
 const OPENING_NS_MAX: Nanos = 10 * SECOND;
 /// The cookie of the request for the load. Others have the number of a slot in their lower half.
 const LOAD_COOKIE: u64 = u64::MAX;
+/// The cookie of a hint.
+const HINT_COOKIE: u64 = u64::MAX - 1;
 /// Flags that must not change from one session to the next: what requests rely on.
 const FLAGS_KEPT: u16 = export_flag::READ_ONLY
     | export_flag::SEND_FLUSH
@@ -252,6 +254,8 @@ pub struct Upstream {
     inherits: bool,
     /// The load was asked for, on the first connection, and the server has not answered.
     is_asking: bool,
+    /// The server was told on the first connection that these bytes are going to be read, and has not answered.
+    hint: Option<Asked>,
     /// Bytes of the last `Received` that were taken.
     taken: usize,
     reconnects: u64,
@@ -277,6 +281,7 @@ impl Upstream {
             unflushed_bytes: 0,
             inherits: true,
             is_asking: false,
+            hint: None,
             taken: 0,
             reconnects: 0,
             round_trip_ns: 0,
@@ -308,6 +313,10 @@ impl Upstream {
             self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
         }
         self.requests.add(self.now, io, request);
+        let is_hinted = |hint: Asked| hint.offset <= request.offset && request.offset < hint.offset + hint.len;
+        if request.op == Op::Read && self.hint.is_some_and(is_hinted) {
+            self.requests.hold_last();
+        }
         self.settle();
     }
 
@@ -322,6 +331,16 @@ impl Upstream {
             let asked = RawHeader::new(export.form, command::BLOCK_STATUS, flag::REQ_ONE, LOAD_COOKIE, 0, BLOCK);
             self.push(0, Head::from(asked));
         }
+    }
+
+    /// Tells the server that these bytes are going to be read: it can read all of them from its disk at once. Reads of
+    /// them that are submitted before it has answered wait for that. One hint at a time; a server that takes none is
+    /// not told.
+    pub(crate) fn hint(&mut self, offset: u64, len: u64) {
+        let takes = |export: &Opened| export.has(export_flag::SEND_CACHE) && self.hint.is_none();
+        let Some(export) = self.export.filter(|export| self.phase == Phase::Open && takes(export)) else { return };
+        self.hint = Some(Asked { kind: Kind::Cache, offset, len });
+        self.push(0, Head::from(RawHeader::new(export.form, command::CACHE, 0, HINT_COOKIE, offset, len)));
     }
 
     /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
@@ -508,7 +527,7 @@ impl Upstream {
             self.ask(Request::Lost(why));
         }
         let had_session = matches!(self.phase, Phase::Open | Phase::Replaying);
-        (self.phase, self.is_asking) = (Phase::Closing, false);
+        (self.phase, self.is_asking, self.hint) = (Phase::Closing, false, None);
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
             if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {

@@ -116,6 +116,8 @@ pub(super) struct Requests {
     queue: VecDeque<u32>,
     /// Outstanding.
     sent: Vec<u32>,
+    /// Reads of what the server has been told to read, until it has.
+    held: Vec<u32>,
     submitted: u64,
     /// No request has waited for longer than since then; exact after [`Requests::look_for_oldest`].
     oldest: Option<Nanos>,
@@ -123,7 +125,8 @@ pub(super) struct Requests {
 
 impl Default for Requests {
     fn default() -> Self {
-        Requests { slots: Slab::new(), queue: VecDeque::new(), sent: Vec::new(), submitted: 0, oldest: None }
+        let (sent, held) = (Vec::new(), Vec::new());
+        Requests { slots: Slab::new(), queue: VecDeque::new(), sent, held, submitted: 0, oldest: None }
     }
 }
 
@@ -151,6 +154,15 @@ impl Requests {
         self.queue.push_back(id);
     }
 
+    /// The request that was added last waits for [`Requests::release`], and no other one waits for it.
+    pub(super) fn hold_last(&mut self) {
+        self.held.extend(self.queue.pop_back());
+    }
+
+    pub(super) fn release(&mut self) {
+        self.queue.extend(self.held.drain(..));
+    }
+
     /// Zeros that are written again, or the first flush, before everything else.
     pub(super) fn add_retained(&mut self, op: Op, start: u64, end: u64) {
         let id = self.take(None, op, start, end - start);
@@ -160,12 +172,12 @@ impl Requests {
 
     /// Numbers of outstanding and of waiting requests.
     pub(super) fn counts(&self) -> (u32, u32) {
-        (self.sent.len() as u32, self.queue.len() as u32)
+        (self.sent.len() as u32, (self.queue.len() + self.held.len()) as u32)
     }
 
     /// Requests of the owner that are not done.
     pub(super) fn pending(&self) -> impl Iterator<Item = IoId> + '_ {
-        self.queue.iter().chain(&self.sent).filter_map(|&id| self.slots[id].io)
+        self.queue.iter().chain(&self.sent).chain(&self.held).filter_map(|&id| self.slots[id].io)
     }
 
     /// Whether a flush was submitted and is not answered.
@@ -187,7 +199,7 @@ impl Requests {
     /// Since when the oldest request waits.
     pub(super) fn look_for_oldest(&mut self) -> Option<Nanos> {
         let since = |&id: &u32| Some(self.slots[id].since).filter(|&since| since < Nanos::MAX);
-        let oldest = self.sent.iter().filter_map(since).chain(self.queue.iter().find_map(since)).min();
+        let oldest = self.sent.iter().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
         self.oldest = oldest;
         oldest
     }
@@ -204,7 +216,8 @@ impl Requests {
     /// The session is over: outstanding requests wait again, in their order, with their whole length. Returns the
     /// flushes, which do not.
     pub(super) fn unsend(&mut self) -> Vec<IoId> {
-        let mut waiting: Vec<u32> = self.sent.drain(..).chain(self.queue.drain(..)).collect();
+        let all = self.sent.drain(..).chain(self.queue.drain(..)).chain(self.held.drain(..));
+        let mut waiting: Vec<u32> = all.collect();
         waiting.sort_by_key(|&id| self.slots[id].order);
         let mut void = Vec::new();
         for id in waiting {
