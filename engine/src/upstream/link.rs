@@ -1,7 +1,10 @@
 //! The connections of a session: handshakes, and replies.
 
 use super::requests::Requests;
-use super::{Action, HINT_COOKIE, LOAD_COOKIE, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream};
+use super::{
+    Action, HINT_COOKIES, LOAD_COOKIE, LinkId, Loss, Mismatch, OPENING_NS_MAX, Phase, RETRY_NS, Request, Upstream,
+    is_hinted,
+};
 use crate::disk::Op;
 use crate::errno::Errno;
 use crate::nbd::wire::{export_flag, reply};
@@ -57,6 +60,11 @@ impl Link {
     pub(super) fn has_io(&self) -> bool {
         matches!(self.state, State::Connecting | State::Handshake(_) | State::Open | State::Closing)
     }
+}
+
+/// The place of a hint.
+fn hint_of(cookie: u64) -> usize {
+    (cookie - HINT_COOKIES.start()) as usize
 }
 
 impl Upstream {
@@ -199,14 +207,14 @@ impl Upstream {
         let (mut read, mut parts) = (0, 0);
         while parts < PARTS_MAX {
             let (link, requests) = (&mut self.links[at], &self.requests);
-            let (load, hint) = (self.is_asking.then_some(LOAD_ASKED), self.hint);
+            let (load, hints) = (self.is_asking.then_some(LOAD_ASKED), self.hints);
             if link.data.is_some() {
                 break;
             }
             parts += 1;
             let asked = |cookie| match cookie {
                 LOAD_COOKIE => load.filter(|_| at == 0),
-                HINT_COOKIE => hint.filter(|_| at == 0),
+                _ if HINT_COOKIES.contains(&cookie) => hints[hint_of(cookie)].filter(|_| at == 0),
                 _ => requests.asked(at, cookie),
             };
             let (used, part) = match link.replies.next(&bytes[read..], asked) {
@@ -232,11 +240,12 @@ impl Upstream {
             }
             return Ok(());
         }
-        if cookie == HINT_COOKIE {
+        if HINT_COOKIES.contains(&cookie) {
             // Whether the server did anything is its own affair.
             if part == Part::Done {
-                self.hint = None;
-                self.requests.release();
+                self.hints[hint_of(cookie)] = None;
+                let hints = self.hints;
+                self.requests.release(|offset| !is_hinted(&hints, offset));
             }
             return Ok(());
         }

@@ -39,6 +39,7 @@ mod tests;
 mod zeroed;
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
@@ -59,8 +60,10 @@ const RETRY_NS_MAX: Nanos = SECOND;
 const OPENING_NS_MAX: Nanos = 10 * SECOND;
 /// The cookie of the request for the load. Others have the number of a slot in their lower half.
 const LOAD_COOKIE: u64 = u64::MAX;
-/// The cookie of a hint.
-const HINT_COOKIE: u64 = u64::MAX - 1;
+/// The cookies of hints.
+const HINT_COOKIES: RangeInclusive<u64> = u64::MAX - HINTS_MAX as u64..=u64::MAX - 1;
+/// Hints that the server has not answered, at most.
+const HINTS_MAX: usize = 4;
 /// Flags that must not change from one session to the next: what requests rely on.
 const FLAGS_KEPT: u16 = export_flag::READ_ONLY
     | export_flag::SEND_FLUSH
@@ -254,13 +257,19 @@ pub struct Upstream {
     inherits: bool,
     /// The load was asked for, on the first connection, and the server has not answered.
     is_asking: bool,
-    /// The server was told on the first connection that these bytes are going to be read, and has not answered.
-    hint: Option<Asked>,
+    /// The server was told on the first connection that these bytes are going to be read, and has not answered: by
+    /// cookie.
+    hints: [Option<Asked>; HINTS_MAX],
     /// Bytes of the last `Received` that were taken.
     taken: usize,
     reconnects: u64,
     round_trip_ns: Nanos,
     actions: VecDeque<Action>,
+}
+
+/// Whether the server has been told to read this byte, and has not answered.
+fn is_hinted(hints: &[Option<Asked>], offset: u64) -> bool {
+    hints.iter().flatten().any(|hint| hint.offset <= offset && offset < hint.offset + hint.len)
 }
 
 impl Upstream {
@@ -281,7 +290,7 @@ impl Upstream {
             unflushed_bytes: 0,
             inherits: true,
             is_asking: false,
-            hint: None,
+            hints: [None; HINTS_MAX],
             taken: 0,
             reconnects: 0,
             round_trip_ns: 0,
@@ -313,8 +322,7 @@ impl Upstream {
             self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
         }
         self.requests.add(self.now, io, request);
-        let is_hinted = |hint: Asked| hint.offset <= request.offset && request.offset < hint.offset + hint.len;
-        if request.op == Op::Read && self.hint.is_some_and(is_hinted) {
+        if request.op == Op::Read && is_hinted(&self.hints, request.offset) {
             self.requests.hold_last();
         }
         self.settle();
@@ -334,13 +342,16 @@ impl Upstream {
     }
 
     /// Tells the server that these bytes are going to be read: it can read all of them from its disk at once. Reads of
-    /// them that are submitted before it has answered wait for that. One hint at a time; a server that takes none is
+    /// them that are submitted before it has answered wait for that. A few hints at a time; a server that takes none is
     /// not told.
     pub(crate) fn hint(&mut self, offset: u64, len: u64) {
-        let takes = |export: &Opened| export.has(export_flag::SEND_CACHE) && self.hint.is_none();
-        let Some(export) = self.export.filter(|export| self.phase == Phase::Open && takes(export)) else { return };
-        self.hint = Some(Asked { kind: Kind::Cache, offset, len });
-        self.push(0, Head::from(RawHeader::new(export.form, command::CACHE, 0, HINT_COOKIE, offset, len)));
+        let is_open = self.phase == Phase::Open;
+        let Some(export) = self.export.filter(|export| is_open && export.has(export_flag::SEND_CACHE)) else { return };
+        if let Some(at) = self.hints.iter().position(Option::is_none) {
+            self.hints[at] = Some(Asked { kind: Kind::Cache, offset, len });
+            let cookie = HINT_COOKIES.start() + at as u64;
+            self.push(0, Head::from(RawHeader::new(export.form, command::CACHE, 0, cookie, offset, len)));
+        }
     }
 
     /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
@@ -527,7 +538,7 @@ impl Upstream {
             self.ask(Request::Lost(why));
         }
         let had_session = matches!(self.phase, Phase::Open | Phase::Replaying);
-        (self.phase, self.is_asking, self.hint) = (Phase::Closing, false, None);
+        (self.phase, self.is_asking, self.hints) = (Phase::Closing, false, [None; HINTS_MAX]);
         for at in 0..self.links.len() {
             let link = &mut self.links[at];
             if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {

@@ -159,8 +159,10 @@ impl Requests {
         self.held.extend(self.queue.pop_back());
     }
 
-    pub(super) fn release(&mut self) {
-        self.queue.extend(self.held.drain(..));
+    /// Those that begin at such an offset wait no more.
+    pub(super) fn release(&mut self, is_free: impl Fn(u64) -> bool) {
+        let Requests { slots, queue, held, .. } = self;
+        queue.extend(held.extract_if(.., |id| is_free(slots[*id].offset)));
     }
 
     /// Zeros that are written again, or the first flush, before everything else.
@@ -199,7 +201,8 @@ impl Requests {
     /// Since when the oldest request waits.
     pub(super) fn look_for_oldest(&mut self) -> Option<Nanos> {
         let since = |&id: &u32| Some(self.slots[id].since).filter(|&since| since < Nanos::MAX);
-        let oldest = self.sent.iter().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
+        let oldest =
+            self.sent.iter().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
         self.oldest = oldest;
         oldest
     }

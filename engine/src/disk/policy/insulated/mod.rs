@@ -33,7 +33,7 @@ use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
-use crate::units::{Nanos, Share};
+use crate::units::{Nanos, PIECE, Share};
 use guarantee::{Class, Guarantee, Rounds};
 use interrupt::Interrupts;
 use plan::Needs;
@@ -509,7 +509,10 @@ impl Policy for Insulated {
     /// fit. A tenant alone is not limited.
     fn request_bytes_max(&self, tenant: TenantId, _op: Op, view: View<'_>) -> u64 {
         match view.slices.get(tenant) {
-            Some(habits) if self.active > 1 => habits.meter.bytes_in(self.length(tenant) / 8).max(REQUEST_BYTES_LEAST),
+            Some(habits) if self.active > 1 => {
+                let least = if self.tenants[tenant].is_store { PIECE } else { REQUEST_BYTES_LEAST };
+                habits.meter.bytes_in(self.length(tenant) / 8).max(least)
+            }
             _ => u64::MAX,
         }
     }
