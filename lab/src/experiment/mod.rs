@@ -66,6 +66,7 @@ pub const ALL: &[Experiment] = &[
     guarantees::mixed::EXPERIMENT,
     guarantees::hostile::EXPERIMENT,
     offload::mail::PEAKS,
+    offload::sweep::EXPERIMENT,
     offload::oltp::IDLE,
     offload::oltp::SHARED,
     offload::oltp::COPIES,

@@ -5,5 +5,5 @@ pub mod mail;
 pub mod micro;
 pub mod oltp;
 mod rack;
-mod sweep;
+pub mod sweep;
 pub mod worst;
