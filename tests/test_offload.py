@@ -277,6 +277,88 @@ class Offload(ServerCase):
         self.server.cli("offload", "store", "remove", "hdd", uri, "--lost", "--yes")
         self.check(self.server.open("db"), 0)
 
+    def stores(self):
+        return {store["store"]: store for store in self.shown()["stores"]}
+
+    def test_a_store_in_use_is_removed_and_the_other_one_is_used_on(self):
+        self.server.cli("store", "create", "second", "--size", "64MiB", "--disk", "default")
+        self.enable("--store", "second", "--reclaim-depth", "4")
+        self.assertIn("copies", self.server.cli("offload", "show", "hdd").stdout)
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.assertGreater(self.stores()["second"]["offloaded_bytes"], 0)
+        self.assertIn("store remove", self.server.refused("store", "delete", "second", "--yes"))
+        # Writes go on meanwhile.
+        writer = threading.Thread(target=self.write, args=(handle, 1))
+        writer.start()
+        removed = self.server.cli("offload", "store", "remove", "hdd", "second").stdout
+        self.assertIn("does without store 'second'", removed)
+        writer.join()
+        self.assertEqual(list(self.stores()), ["spare"])
+        self.assertTrue(any("'second' is empty" in event["reason"] for event in self.cli("status")["events"]))
+        self.check(handle, 1)
+        # It is as a new store is, and can be deleted.
+        self.server.cli("disk", "add", "other", "sim:barracuda-7200.9", "--size", "2GiB")
+        self.server.cli("offload", "enable", "other", "--store", "second")
+        self.server.cli("offload", "disable", "other")
+        # The log is being erased.
+        delete = ("store", "delete", "second", "--yes")
+        self.until("deleted", lambda: self.server.cli(*delete, check=False).returncode == 0)
+        self.check(handle, 1)
+        # A volume that gets the number of the one that led to it is none of the stores.
+        self.server.create("later", "4MiB", "--disk", "hdd")
+        self.server.open("later").pwrite(self.content(0, 0), 0)
+        self.server.cli("volume", "delete", "later", "--yes")
+        self.write(handle, 2)
+        for round_, again in ((2, self.server.kill), (3, self.server.stop)):
+            again()
+            self.server.start()
+            self.until("online", self.is_online)
+            handle = self.server.open("db")
+            self.check(handle, round_)
+            self.write(handle, round_ + 1)
+            self.assertGreater(self.stores()["spare"]["offloaded_bytes"], 0)
+
+    def test_a_store_that_is_removed_goes_on_after_a_kill_and_waits_for_one_that_is_away(self):
+        uri, process = self.foreign("nbdkit")
+        self.enable("--store", uri, "--reclaim-depth", "1")
+        self.write(self.server.open("db"), 0)
+        self.server.kill()
+        self.server.start()
+        self.until("online", self.is_online)
+        words = ("offload", "store", "remove", "hdd", uri)
+        command = threading.Thread(target=self.server.cli, args=words, kwargs={"check": False})
+        command.start()
+        self.until("leaving", lambda: self.stores()[uri]["leaving"])
+        self.assertIn(" left", self.server.cli("offload", "show", "hdd").stdout)
+        self.server.kill()
+        process.kill()
+        process.wait()
+        command.join()
+        self.server.start()
+        # It is to be read before anything is served.
+        self.assertFalse(self.is_online())
+        self.assertTrue(self.stores()[uri]["leaving"])
+        self.foreign("nbdkit")
+        self.until("removed", lambda: list(self.stores()) == ["spare"])
+        handle = self.server.open("db")
+        self.check(handle, 0)
+        (self.scratch / "store.img").unlink()
+        self.server.restart()
+        self.until("online", self.is_online)
+        self.check(self.server.open("db"), 0)
+
+    def test_a_store_that_is_needed_is_not_removed(self):
+        self.enable()
+        refused = self.server.refused("offload", "store", "remove", "hdd", "spare")
+        self.assertIn("0 would remain", refused)
+        self.assertIn("offload disable hdd", refused)
+        self.assertIn("'none'", self.server.refused("offload", "store", "remove", "hdd", "none"))
+        self.until("online", lambda: self.stores()["spare"]["state"] == "online")
+        lost = self.server.refused("offload", "store", "remove", "hdd", "spare", "--lost", "--yes")
+        self.assertIn("without --lost", lost)
+        self.assertFalse(self.stores()["spare"]["leaving"])
+
     def test_what_cannot_be_is_refused_and_changes_nothing(self):
         self.server.cli("store", "create", "near", "--size", "17MiB", "--disk", "hdd")
         for words, why in (

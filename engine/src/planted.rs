@@ -201,6 +201,10 @@ bugs! {
     MapHasNothingHome,
     /// After a clean stop, what the map does not have counts if a store has it.
     MapLeavesNothingOut,
+    /// A store that is removed counts as empty while it has versions that are home and not deleted.
+    RetiredWithDeadVersions,
+    /// A store that is removed counts as empty while only it remembers a deletion for another one.
+    RetiredWhileRemembering,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
 }
@@ -221,6 +225,8 @@ impl Bug {
         Bug::NewerReclaimed,
         Bug::MapHasNothingHome,
         Bug::MapLeavesNothingOut,
+        Bug::RetiredWithDeadVersions,
+        Bug::RetiredWhileRemembering,
     ];
 }
 

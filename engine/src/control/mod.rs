@@ -91,6 +91,12 @@ pub enum Command {
     SetOffload(Settings),
     /// A store that was missing at the start can be reached: what it has.
     StoreArrived(StoreId, Box<Recovered>),
+    /// Bring the content of a store home first, and send it nothing new. When [`StoreStats::is_retired`] says that it
+    /// is empty, nothing refers to it any more: its volume can be closed, and the next process can start without it.
+    /// Its number stays taken.
+    ///
+    /// [`StoreStats::is_retired`]: crate::offload::StoreStats::is_retired
+    RetireStore(StoreId),
     /// Send nothing to stores any more, and report what the next process has to know to start without any of them. The
     /// process ends after that. It is asked again as long as something is on its way to stores.
     MapStores,

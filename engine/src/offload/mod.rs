@@ -37,6 +37,7 @@ mod read;
 mod reclaim;
 mod record;
 mod recovery;
+mod retire;
 mod room;
 mod settings;
 mod start;
@@ -202,8 +203,8 @@ struct Volume {
     failed: BTreeMap<u64, (u64, u64)>,
     /// What is being copied to the base.
     reclaiming: Vec<Reclaim>,
-    /// For what is next: content with too few copies that can be reached, content in stores whose disks are busy,
-    /// content in stores that can be written, and any.
+    /// For what is next: content with too few copies that can be reached, content in stores that are being emptied or
+    /// whose disks are busy, content in stores that can be written, and any.
     searches: [reclaim::Search; 4],
     /// Bytes whose newest content is away.
     away_bytes: u64,
@@ -304,17 +305,19 @@ impl Offload {
         let bytes = end - start;
         debug_assert!(bytes <= WRITE_BYTES_MAX);
         let able = self.stores.iter().filter(|store| store.takes(bytes) && !self.is_frozen);
+        // One that is being emptied takes only what must go to stores, if there are too few others.
+        let staying = able.clone().filter(|store| !store.is_retiring);
         if self.overlaps(volume, start, end) && !planted!(BaseWrittenWhileAway) {
             return if able.count() >= self.settings.copies { Choice::Stores } else { Choice::Wait };
         }
         let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
         let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
         let is_idle = |store: &&Store| is_always || store.is_known(now) && store.load() < limit;
-        let idle = able.clone().filter(is_idle).count();
+        let idle = staying.clone().filter(is_idle).count();
         let is_wanted = is_overloaded && !is_limited && !self.is_ending;
         let is_peak = is_wanted && idle >= self.settings.copies;
         if is_peak != self.decided.is_peak {
-            let store_load = able.map(Store::load).min();
+            let store_load = staying.map(Store::load).min();
             self.decided = Decided { is_peak, base_load, store_load, is_limited };
             self.switches += 1;
         }
@@ -333,10 +336,9 @@ impl Offload {
         if self.marks.back().is_none_or(|&(at, _)| at + MARK_NS <= now) {
             self.marks.push_back((now, number));
         }
-        let mut stores: Vec<(u32, u64, u8)> = (0..self.stores.len() as u8)
-            .filter(|&at| self.stores[at as usize].takes(bytes))
-            .map(|at| (self.stores[at as usize].load(), self.stores[at as usize].log.used(), at))
-            .collect();
+        let able = (0u8..).zip(&self.stores).filter(|(_, store)| store.takes(bytes));
+        let ranked = able.map(|(at, store)| (store.is_retiring, store.load(), store.log.used(), at));
+        let mut stores: Vec<(bool, u32, u64, u8)> = ranked.collect();
         stores.sort_unstable();
         stores.truncate(self.settings.copies);
         let id = self.versions.take();
@@ -605,7 +607,7 @@ impl Offload {
 
     /// A version is in no store any more, or those that have it will be told: the base is free again.
     fn forget_if_gone(&mut self, id: Id) {
-        let away = self.mask(|store| !store.is_open());
+        let away = self.mask(Store::is_away);
         let version = &self.versions[id];
         let hosts = version.remembered.count_ones() as usize;
         let is_remembered = hosts >= self.settings.copies && version.stores & !away == 0 && version.deleting == 0;

@@ -64,15 +64,17 @@ impl Offload {
     }
 
     /// The oldest content of a volume that is away, unless a range that overlaps it is being reclaimed. Content of
-    /// which a store that is away has a copy comes first, then content of stores whose disks have become busy.
+    /// which a store that is away has a copy comes first, then content of stores that are being emptied or whose disks
+    /// have become busy.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeKey) -> Option<Reclaim> {
         if !self.is_ready(volume) || self.is_frozen {
             return None;
         }
-        let away = self.mask(|store| !store.is_open());
+        let away = self.mask(Store::is_away);
         let missing = self.mask(|store| store.state == State::Missing);
         let threshold = self.settings.store_threshold;
-        let busy = self.mask(|store| store.is_open() && store.others_now(self.now) >= threshold);
+        let is_busy = |store: &Store| store.is_retiring || store.others_now(self.now) >= threshold;
+        let busy = self.mask(|store| store.is_open() && is_busy(store));
         let Offload { volumes, versions, .. } = self;
         let Volume { live, reclaiming, searches: [vulnerable, slow, near, any], .. } = &mut volumes[volume];
         let is_free = |id: Id| {
@@ -157,7 +159,8 @@ impl Offload {
     pub(crate) fn copies_at_a_time(&self, volume: VolumeKey, load: u32, has_waiting: bool) -> u32 {
         let Settings { base_threshold, reclaim_depth, limit_bytes, is_always, .. } = self.settings;
         let away = self.volumes.get(volume).map_or(0, |state| state.away_bytes);
-        let is_urgent = self.is_ending || has_waiting || away > limit_bytes || self.stores.iter().any(Store::is_short);
+        let is_full = || self.stores.iter().any(Store::is_short);
+        let is_urgent = self.is_ending || has_waiting || away > limit_bytes || is_full() || self.is_emptying();
         match load {
             _ if is_urgent => reclaim_depth,
             _ if is_always => 0,

@@ -16,7 +16,8 @@ impl Offload {
     /// Whether the tenant of a volume may off-load `bytes` more. `share_ppb` is its part of the base, parts per
     /// billion.
     pub(super) fn has_room(&self, volume: VolumeKey, bytes: u64, share_ppb: impl FnOnce() -> u64) -> bool {
-        let open = || self.stores.iter().filter(|store| store.is_open()).map(|Store { log, .. }| log);
+        let open =
+            || self.stores.iter().filter(|store| store.is_open() && !store.is_retiring).map(|Store { log, .. }| log);
         let (used, all) = open().fold((0, 0), |(used, all), log| (used + log.used(), all + log.capacity()));
         let tenant = self.volumes.get(volume).and_then(|state| state.tenant);
         if used <= all / 2 || tenant.is_none() {

@@ -153,8 +153,11 @@ impl Offload {
         }
         for (_, id) in ids {
             self.versions[id].mapped &= !store.bit();
-            if self.versions[id].copy_on(store).is_none() {
-                self.versions[id].stores &= !store.bit();
+            let version = &mut self.versions[id];
+            if version.copy_on(store).is_none() && version.stores & store.bit() != 0 {
+                let state = &mut self.stores[store.0 as usize];
+                state.live_bytes = state.live_bytes.saturating_sub(u64::from(version.live));
+                version.stores &= !store.bit();
                 self.forget_if_gone(id);
             }
         }

@@ -1,6 +1,6 @@
 //! What an operator sees.
 
-use super::store::{State, StoreId};
+use super::store::{State, Store, StoreId};
 use super::{Offload, Version};
 use crate::units::Nanos;
 
@@ -21,6 +21,8 @@ pub struct StoreStats {
     pub load: u32,
     /// Whether it was told of everything that was deleted while it was away.
     pub is_told: bool,
+    /// Whether it was emptied for [`RetireStore`](crate::control::Command::RetireStore): nothing refers to it any more.
+    pub is_retired: bool,
 }
 
 /// The state of off-loading, for operators.
@@ -74,12 +76,13 @@ impl Offload {
             log_bytes: state.log.capacity(),
             load: state.load(),
             is_told: self.is_told(store),
+            is_retired: state.state == State::Retired,
         }
     }
 
     /// The state of all.
     pub(crate) fn stats_of_all(&mut self, now: Nanos) -> OffloadStats {
-        let away = self.mask(|store| !store.is_open());
+        let away = self.mask(Store::is_away);
         let live = || self.volumes.values().flat_map(|volume| volume.live.values()).map(|&id| &self.versions[id]);
         let is_thin =
             |version: &&Version| version.stores & away != 0 || version.copies_in(!away) < self.settings.copies;

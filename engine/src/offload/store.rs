@@ -46,6 +46,8 @@ pub(super) enum State {
     Open,
     /// A write to it failed. It is closed when nothing is on its way any more.
     Failing,
+    /// It was emptied to be forgotten ([`super::retire`]): nothing refers to it any more.
+    Retired,
 }
 
 /// What a record has.
@@ -100,6 +102,8 @@ pub(super) struct Note {
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) state: State,
+    /// It is being emptied, or is empty, to be forgotten.
+    pub(super) is_retiring: bool,
     pub(super) log: Log,
     /// No epoch of this process has begun.
     pub(super) is_new: bool,
@@ -142,6 +146,7 @@ impl Store {
     pub(super) fn new(log: Log, state: State, margin: u64) -> Store {
         Store {
             state,
+            is_retiring: false,
             log,
             is_new: true,
             pending: VecDeque::new(),
@@ -169,6 +174,11 @@ impl Store {
         self.state == State::Open
     }
 
+    /// Whether it cannot be written at present, and may have versions.
+    pub(super) fn is_away(&self) -> bool {
+        !matches!(self.state, State::Open | State::Retired)
+    }
+
     /// Writes that wait or are on their way, reads, and what is known of others at its disk.
     pub(super) fn load(&self) -> u32 {
         let outstanding: usize = self.appends.iter().map(|append| append.ios.len()).sum();
@@ -187,7 +197,7 @@ impl Store {
 
     /// Whether it is so full that it has to be emptied whatever else there is to do.
     pub(super) fn is_short(&self) -> bool {
-        self.log.used() > self.log.capacity() / 4 * 3
+        self.state != State::Retired && self.log.used() > self.log.capacity() / 4 * 3
     }
 
     /// Whether another write of so many bytes may be sent to it.

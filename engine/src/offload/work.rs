@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ranges::Id;
 use super::record::NOTES_MAX;
-#[cfg(test)]
-use super::store::Store;
-use super::store::{Note, State, StoreId, What};
+use super::store::{Note, State, Store, StoreId, What};
 use super::{Action, COUNTER_BITS, Offload, Pin, TAIL_NS, Volume};
 #[cfg(test)]
 use super::{NOWHERE, of_place};
@@ -69,7 +67,7 @@ impl Offload {
         }
         let reopens = self.stores.iter().filter_map(|store| match store.state {
             State::Closed(at) => Some(at),
-            State::Missing | State::Opening | State::Open | State::Failing => None,
+            State::Missing | State::Opening | State::Open | State::Failing | State::Retired => None,
         });
         let deletes = self.stores.iter().filter(|store| store.is_open()).filter_map(|store| store.delete_at);
         reopens.chain(self.tail_at).chain(deletes).min()
@@ -91,6 +89,7 @@ impl Offload {
             return self.tail_at = None;
         }
         self.delete_dead();
+        self.move_pins();
         self.release_pins();
         for at in 0..self.stores.len() as u8 {
             let store = StoreId(at);
@@ -98,6 +97,7 @@ impl Offload {
             self.append_waiting(store);
             self.move_tail(store);
         }
+        self.retire_empty();
         self.tail_at = if self.stores.iter().any(|store| store.is_open() && store.log.has_moved()) {
             // If something was on its way then, it is tried again later.
             Some(self.tail_at.filter(|&at| at > self.now).unwrap_or(self.now + TAIL_NS))
@@ -168,7 +168,8 @@ impl Offload {
 
     /// Asks the stores that have a version to delete it. Whether all of them are asked.
     fn delete(&mut self, id: Id) -> bool {
-        let away = self.mask(|store| !store.is_open());
+        let away = self.mask(Store::is_away);
+        let no_host = self.mask(|store| !store.is_open() || store.is_retiring);
         let version = &mut self.versions[id];
         let covered = &self.volumes[VolumeKey(version.volume)].covered;
         let is_urgent = self.is_ending || covered.contains(&version.number);
@@ -188,7 +189,7 @@ impl Offload {
         // As many others as there are copies remember it.
         let missing = self.settings.copies.saturating_sub(version.remembering.count_ones() as usize);
         let hosts = (0..self.stores.len() as u8).map(StoreId);
-        let free = hosts.filter(|store| (away | version.remembering) & store.bit() == 0);
+        let free = hosts.filter(|store| (no_host | version.remembering) & store.bit() == 0);
         let hosts: Vec<StoreId> = free.take(missing).collect();
         if hosts.len() == missing {
             for store in hosts {
@@ -219,6 +220,7 @@ impl Offload {
         if self.pins.is_empty() {
             return;
         }
+        let moved = self.moved_deletions();
         let all = std::mem::take(&mut self.pins);
         let is_missing = self.stores.iter().any(|store| store.state == State::Missing);
         let is_open = |number: &u64| {
@@ -226,7 +228,8 @@ impl Offload {
                 || self.dead_version(*number).is_some()
                 || self.stores.iter().any(|store| store.owed.contains(number))
         };
-        let (kept, released) = all.into_iter().partition(|pin| pin.numbers.iter().any(is_open));
+        let is_needed = |pin: &Pin, number: &u64| is_open(number) && !moved.contains(&(pin.on, *number));
+        let (kept, released) = all.into_iter().partition(|pin| pin.numbers.iter().any(|number| is_needed(pin, number)));
         self.pins = kept;
         let released: Vec<Pin> = released;
         released.iter().for_each(|pin| pin.release(&mut self.stores));

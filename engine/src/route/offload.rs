@@ -78,14 +78,26 @@ impl Route {
         self.offload.as_mut().filter(|_| self.held.is_empty())?.map()
     }
 
+    /// Empties a store; it is in use until it is empty. Whether there is one of that number.
+    pub(crate) fn retire_store(&mut self, now: Nanos, store: StoreId) -> bool {
+        let is_known = usize::from(store.0) < self.stores.len();
+        self.offload.as_mut().filter(|_| is_known).map(|offload| offload.retire(now, store)).is_some()
+    }
+
+    /// The stores in use, and the volumes that lead to them.
+    fn stores(&self) -> impl Iterator<Item = (StoreId, VolumeId)> + '_ {
+        let stores = (0u8..).zip(&self.stores).map(|(at, &volume)| (StoreId(at), volume));
+        stores.filter(|(store, _)| self.offload.as_ref().is_none_or(|offload| !offload.is_retired(*store)))
+    }
+
     /// Whether the volume leads to a store in use.
     pub(crate) fn is_store(&self, volume: VolumeId) -> bool {
-        self.stores.contains(&volume)
+        self.stores().any(|(_, store)| store == volume)
     }
 
     /// A volume that leads to a store.
     pub(crate) fn a_store(&self) -> Option<VolumeId> {
-        self.stores.first().copied()
+        self.stores().next().map(|(_, volume)| volume)
     }
 
     pub(crate) fn is_offloading(&self) -> bool {
@@ -153,10 +165,9 @@ impl Route {
 
     /// The server of a store has told the load of its disk, or does not tell it.
     pub(crate) fn load_told(&mut self, now: Nanos, volume: VolumeId, load: Option<u32>) {
-        if let Some(at) = self.stores.iter().position(|&store| store == volume)
-            && let Some(offload) = &mut self.offload
-        {
-            offload.load_told(now, StoreId(at as u8), load);
+        let store = self.stores().find(|&(_, store)| store == volume);
+        if let (Some((store, _)), Some(offload)) = (store, &mut self.offload) {
+            offload.load_told(now, store, load);
         }
     }
 

@@ -111,6 +111,10 @@ impl Volumes {
         self.route.store_arrived(self.now, store, recovered).then_some(()).ok_or(Refusal::Offload)
     }
 
+    pub(crate) fn retire_store(&mut self, store: StoreId) -> Result<(), Refusal> {
+        self.route.retire_store(self.now, store).then_some(()).ok_or(Refusal::Offload)
+    }
+
     /// What the next process has to know to start without stores, unless something is on its way.
     pub(crate) fn map_stores(&mut self) -> Result<Option<Vec<Known>>, Refusal> {
         if self.route.is_offloading() { Ok(self.route.map_stores()) } else { Err(Refusal::Offload) }

@@ -356,7 +356,8 @@ async fn disable_offload(State(control): Server, Named(disk): Named) -> Answer<D
     to_the_end(async move { control.disable_offload(&disk).await }).await
 }
 
-/// Do without a store that is gone for good. Ranges of which only it had the newest content are old.
+/// Do without a store. Its data is brought home first, unless it is gone for good; this is answered when that has
+/// begun.
 #[utoipa::path(post, path = "/v1/offload/{disk}/remove-store", params(("disk" = String, Path)),
     request_body = RemoveStore,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]

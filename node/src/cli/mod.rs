@@ -117,8 +117,8 @@ async fn answer_to(reach: &Reach, request: &Request) -> Result<Value, ClientErro
     if let Some(how) = request.live {
         return top::watch(reach, &request.path, how).await;
     }
-    if let Some(disk) = &request.ends {
-        return offload::follow(reach, disk, answer).await;
+    if let Some((disk, store)) = &request.ends {
+        return offload::follow(reach, disk, store.as_ref(), answer).await;
     }
     if let Some(interval) = request.again {
         drop(answer);

@@ -10,17 +10,19 @@ use serde_json::{Value, json};
 use super::client::{ClientError, ask};
 use super::request::Request;
 use super::{Reach, read};
-use crate::control::view::{Done, OffloadView};
+use crate::control::view::{Done, OffloadStoreState, OffloadView};
 use crate::quantity::Name;
+use crate::store::offload::StoreRef;
 
 /// The interval of progress updates.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Ends off-loading by awaiting `begun`, and shows how much is still to come home until it has ended. An interrupt ends
-/// the command only.
+/// Ends off-loading, or removes a store, by awaiting `begun`, and shows how much is still to come home until that has
+/// ended. An interrupt ends the command only.
 pub async fn follow(
     reach: &Reach,
     disk: &Name,
+    store: Option<&StoreRef>,
     begun: impl Future<Output = Result<Value, ClientError>>,
 ) -> Result<Value, ClientError> {
     begun.await?;
@@ -34,14 +36,25 @@ pub async fn follow(
             Err(ClientError::Refused(StatusCode::NOT_FOUND, _)) => break,
             answer => read(answer?)?,
         };
-        most = most.max(view.offloaded_bytes);
+        let Some(remaining) = remaining(&view, store) else { break };
+        most = most.max(remaining);
         bar.set_length(most);
-        bar.set_position(most - view.offloaded_bytes);
+        bar.set_position(most - remaining);
         tokio::time::sleep(LOOK).await;
     }
     bar.finish_and_clear();
-    let message = format!("everything of disk '{disk}' is home; its writes are not off-loaded any more");
+    let message = match store {
+        Some(store) => format!("disk '{disk}' does without store '{store}' now"),
+        None => format!("everything of disk '{disk}' is home; its writes are not off-loaded any more"),
+    };
     Ok(json!(Done { message, disk: None, volume: None, tenant: None }))
+}
+
+/// Bytes that are to come home, of a store or all. `None` if the disk does not use that store any more.
+fn remaining(view: &OffloadView, store: Option<&StoreRef>) -> Option<u64> {
+    let Some(store) = store.map(StoreRef::to_string) else { return Some(view.offloaded_bytes) };
+    let leaving = view.stores.iter().find(|it| it.store == store && it.state != OffloadStoreState::Lost);
+    leaving.map(|it| it.offloaded_bytes)
 }
 
 /// Prints the answer to a request at an interval, until the output is closed or the command is interrupted.

@@ -22,6 +22,7 @@ use crate::control::view::{
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, TenantName};
+use crate::store::offload::StoreRef;
 use crate::store::spec::Allocation;
 
 /// A request, and how its answer is shown.
@@ -40,8 +41,8 @@ pub struct Request {
     pub svg: Option<PathBuf>,
     /// A disk that must be simulated, since --yes was not given.
     pub only_simulated: Option<Name>,
-    /// The disk, if the request ends off-loading.
-    pub ends: Option<Name>,
+    /// The disk, if the request ends off-loading; and the store, if only that is removed.
+    pub ends: Option<(Name, Option<StoreRef>)>,
     /// The interval, if the answer is printed again and again.
     pub again: Option<Duration>,
 }
@@ -233,11 +234,12 @@ pub fn offload_request(verb: OffloadVerb) -> Request {
         }
         OffloadVerb::Disable { disk } => {
             let request = Request::new(Method::DELETE, at(&disk), None);
-            Request { ends: Some(disk), ..request }
+            Request { ends: Some((disk, None)), ..request }
         }
         OffloadVerb::Store { verb: OffloadStoreVerb::Remove { disk, store, lost, yes: _ } } => {
-            let body = RemoveStore { store, lost };
-            Request::new(Method::POST, at(&disk) + "/remove-store", Some(json!(body)))
+            let body = RemoveStore { store: store.clone(), lost };
+            let request = Request::new(Method::POST, at(&disk) + "/remove-store", Some(json!(body)));
+            Request { ends: (!lost).then_some((disk, Some(store))), ..request }
         }
     }
 }

@@ -172,6 +172,24 @@ impl Mapped {
     }
 }
 
+/// Whether the disk is to do without a store whose content is brought home first.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Leaving {
+    #[default]
+    No,
+    /// It is being emptied.
+    Begun,
+    /// It was emptied: nothing refers to it any more.
+    Done,
+}
+
+impl Leaving {
+    fn is_no(&self) -> bool {
+        *self == Leaving::No
+    }
+}
+
 /// A store of the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,11 +214,26 @@ pub struct Entry {
     /// It is gone for good: the next start does without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
+    /// Whether it is being emptied, or was: then the next start does without it, too.
+    #[serde(default, skip_serializing_if = "Leaving::is_no")]
+    pub leaving: Leaving,
     /// What the map says of it.
     #[serde(default, skip_serializing_if = "Mapped::is_no")]
     pub mapped: Mapped,
     /// How it is reached, and the last epoch.
     pub export: Remote,
+}
+
+impl Entry {
+    /// Whether the next start does without it.
+    pub fn is_removed(&self) -> bool {
+        self.lost || self.leaving == Leaving::Done
+    }
+
+    /// Whether it is to be used for good.
+    pub fn stays(&self) -> bool {
+        !self.lost && self.leaving == Leaving::No
+    }
 }
 
 /// The content of `offload.toml`.
@@ -277,17 +310,18 @@ impl Offload {
         missing.len() >= self.settings.copies as usize || self.thin && missing.iter().any(|store| store.started)
     }
 
-    /// A process begins, with all stores that are not lost. Returns whether there are any.
+    /// A process begins, with all stores that are not removed. Returns whether there are any.
     pub fn begin(&mut self) -> bool {
         self.incarnation += 1;
-        let before = self.stores.len();
-        self.stores.retain(|store| !store.lost);
-        if self.stores.len() < before {
+        let has_lost = self.stores.iter().any(|store| store.lost);
+        self.stores.retain(|store| !store.is_removed());
+        // Nothing refers to a store that was emptied.
+        if has_lost {
             // What the others have counts, even if it is fewer copies than it should be.
             (self.accepted, self.thin) = (self.incarnation, true);
             self.settings.copies = self.settings.copies.min(self.stores.len() as u32).max(1);
-            self.forget_map_unless_used();
         }
+        self.forget_map_unless_used();
         !self.stores.is_empty()
     }
 
@@ -399,6 +433,7 @@ mod tests {
             used: false,
             started: false,
             lost: false,
+            leaving: Leaving::No,
             mapped: Mapped::No,
             export: export.unwrap(),
         }
@@ -504,6 +539,24 @@ mod tests {
         offload.thin = false;
         offload.start(|at| at == 0);
         assert_eq!(mapped(&offload), [Mapped::No; 3]);
+    }
+
+    #[test]
+    fn a_store_that_was_emptied_is_forgotten_at_the_next_start_and_nothing_is_thin() {
+        let mut offload = three();
+        offload.begin();
+        offload.start(|_| false);
+        assert!(!toml::to_string(&offload).unwrap().contains("leaving"), "earlier releases read it");
+        offload.stores[1].leaving = Leaving::Begun;
+        let stored: Offload = toml::from_str(&toml::to_string(&offload).unwrap()).unwrap();
+        assert_eq!(stored, offload);
+        assert!(offload.begin());
+        assert_eq!((offload.stores.len(), offload.stores[1].stays()), (3, false));
+        offload.stores[1].leaving = Leaving::Done;
+        offload.end(toml::from_str("number = 1\nsum = 5\n").unwrap());
+        assert!(offload.begin());
+        assert_eq!((offload.stores.len(), offload.accepted, offload.thin), (2, 0, false));
+        assert!(offload.map.is_some() && offload.stores.iter().all(Entry::stays));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   a process starts ─► incarnation + 1 ─► a reader scans each store, and flushes it
 //!        ─► all are read, or enough of them and patience is over ─► StartOffload ─► the volumes are opened
 //!        ─► a store that was missing is read ─► StoreArrived
+//!   from time to time ─► RetireStore ─► it is empty ─► the next process has an empty store with another log instead
 //! ```
 //!
 //! A reader is a client of the process's own volume that leads to the store, so all earlier processes are fenced if the
@@ -32,6 +33,8 @@ pub(crate) const STORES: usize = 2;
 pub(crate) const READERS: usize = 1000;
 /// The key of a machine's own volume.
 pub(crate) const KEY: VolumeKey = VolumeKey(1);
+/// Which store is removed next changes so often.
+const REMOVAL_NS: Nanos = SECOND;
 /// How often control looks.
 const PERIOD_NS: Nanos = 100 * MILLISECOND;
 
@@ -43,6 +46,8 @@ pub(crate) struct Control {
     pub(crate) is_foreign: bool,
     /// How long it waits for stores before it starts without one.
     pub(crate) patience_ns: Nanos,
+    /// It removes stores while they are in use.
+    pub(crate) removes_stores: bool,
     /// Bytes of each log.
     pub(crate) log_bytes: u64,
     pub(crate) stores: Vec<Known>,
@@ -61,15 +66,28 @@ pub(crate) struct Known {
     pub(crate) was_missing: bool,
     /// It has a log.
     pub(crate) has_log: bool,
+    /// It is being removed, or was.
+    leaving: bool,
+    left: bool,
+    /// How often it was.
+    removals: u32,
 }
 
 impl Known {
     pub(crate) fn new(volume: VolumeId) -> Known {
-        Known { volume, missed: 0, was_missing: false, has_log: false }
+        let (leaving, left) = (false, false);
+        Known { volume, missed: 0, was_missing: false, has_log: false, leaving, left, removals: 0 }
     }
 
     fn log(&self) -> u128 {
-        1000 + u128::from(self.volume.0)
+        1000 + u128::from(self.volume.0) + 1_000_000 * u128::from(self.removals)
+    }
+
+    /// Another store has the place of one that was removed.
+    fn replace(&mut self) {
+        if self.left {
+            *self = Known { removals: self.removals + 1, ..Known::new(self.volume) };
+        }
     }
 }
 
@@ -119,6 +137,7 @@ impl Running<'_> {
     pub(crate) fn begin_offload(&mut self) -> Verdict {
         let Some(control) = &mut self.machine.control else { return Ok(()) };
         control.incarnation += 1;
+        control.stores.iter_mut().for_each(Known::replace);
         let readers = control.stores.iter().map(|store| Reader::new(store.log(), control.log_bytes)).collect();
         self.process().offloading = Offloading { since: self.out.now, readers, ..Offloading::default() };
         (0..STORES).for_each(|store| self.read_store(store));
@@ -240,7 +259,7 @@ impl Running<'_> {
                 reader.scan = Some(scan);
                 None
             }
-            Err(Unusable::NoLog) if !has_log => Some(Recovered::format(log, bytes)),
+            Err(Unusable::NoLog | Unusable::Foreign) if !has_log => Some(Recovered::format(log, bytes)),
             Err(why) => return Err(format!("store {store}: {why}")),
         };
         if found.is_none() {
@@ -290,6 +309,11 @@ impl Running<'_> {
         let setup = Setup { settings: control.settings, past, stores, volumes: vec![KEY], map: Map::default() };
         self.log(Line::Note(format!("off-load starts: {past:?}, missing {is_missing:?}")));
         self.command(Command::StartOffload(Box::new(setup)))?;
+        for store in 0..STORES {
+            if self.known(store).leaving {
+                self.command(Command::RetireStore(StoreId(store as u8)))?;
+            }
+        }
         for at in 0..self.machine.hosted.len() {
             self.open(at)?;
         }
@@ -321,6 +345,7 @@ impl Running<'_> {
         let Some(stats) = self.process().server.snapshot().offload else { return Ok(()) };
         let control = self.machine.control.as_mut().expect("it off-loads");
         for (store, stats) in control.stores.iter_mut().zip(&stats.stores) {
+            store.left |= stats.is_retired;
             store.has_log |= stats.is_open;
             if stats.is_told {
                 store.missed = 0;
@@ -330,7 +355,21 @@ impl Running<'_> {
             control.stores.iter_mut().for_each(|store| store.was_missing = false);
         }
         self.out.stats.away_bytes = self.out.stats.away_bytes.max(stats.away_bytes);
-        Ok(())
+        self.remove_store()
+    }
+
+    /// From time to time a store is removed, one after the other.
+    fn remove_store(&mut self) -> Verdict {
+        let store = (self.out.now / REMOVAL_NS) as usize % STORES;
+        let is_ending = self.process().offloading.ending.is_some();
+        let control = self.machine.control.as_mut().expect("it off-loads");
+        if is_ending || !control.removes_stores || control.stores.iter().any(|store| store.leaving) {
+            return Ok(());
+        }
+        control.stores[store].leaving = true;
+        self.log(Line::Note(format!("store {store} is removed")));
+        self.command(Command::RetireStore(StoreId(store as u8)))?;
+        self.settle()
     }
 
     /// Everything is to come home.

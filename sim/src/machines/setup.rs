@@ -95,6 +95,8 @@ pub(crate) struct Setup {
     /// When writes are off-loaded, and how long a process waits for stores.
     offload: Settings,
     patience_ns: Nanos,
+    /// Stores are removed while they are in use.
+    removes_stores: bool,
     /// All machines lose power at once.
     pub(crate) is_blackout: bool,
     /// A process that dies has lost its connections before, and what it sent may arrive later.
@@ -147,6 +149,7 @@ impl Setup {
             trouble_ns: rng.pick(&[50 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND]),
             offload: NO_STORES,
             patience_ns: 0,
+            removes_stores: false,
             is_blackout: false,
             is_late: false,
         };
@@ -213,6 +216,8 @@ impl Setup {
             }
             _ => {}
         }
+        // Without another draw, so that the other worlds stay what they are. One of two stores must remain.
+        setup.removes_stores = setup.offload.copies == 1 && seed % 4 == 1;
         setup
     }
 
@@ -367,6 +372,7 @@ impl Setup {
             settings: self.offload,
             is_foreign: self.kind.has_strangers(),
             patience_ns: self.patience_ns,
+            removes_stores: self.removes_stores,
             // So small that it is full soon. A new epoch in a stranger's log leaves much of it unused.
             log_bytes: if self.kind.has_strangers() { 12 << 20 } else { 1 << 20 },
             stores: others.map(|server| Known::new(store_volume(machine, server))).collect(),

@@ -26,7 +26,8 @@ impl World {
             self.abandon(ticket);
         }
         self.map = Map { incarnation: self.incarnation, stores: 0, versions };
-        self.mapped.fill(Mapped::Exactly);
+        let kept = |&is_forgotten: &bool| if is_forgotten { Mapped::No } else { Mapped::Exactly };
+        self.mapped = self.is_forgotten.iter().map(kept).collect();
         for unit in self.units.iter_mut().filter(|unit| !unit.is_unseen) {
             unit.possible = vec![unit.newest];
         }

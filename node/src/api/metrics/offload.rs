@@ -40,7 +40,7 @@ impl Scrape {
         }
         let online = self.0.iter().filter(|it| it.snapshot.offload.is_some()).flat_map(|it| {
             let stores = it.stores.iter().zip(it.snapshot.offload.iter().flat_map(|stats| &stats.stores));
-            stores.map(|(store, stats)| {
+            stores.filter(|(_, stats)| !stats.is_retired).map(|(store, stats)| {
                 let labels = vec![("disk", it.disk.as_str()), ("store", store.as_str())];
                 (labels, *stats)
             })

@@ -83,13 +83,13 @@ pub struct EnableArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum OffloadStoreVerb {
-    /// Do without a store that is gone for good. Ranges of which only it had the newest content are old
+    /// Do without a store: bring its data home, show the progress, then forget it
     Remove {
         /// The disk
         disk: Name,
         /// The store, as it was named
         store: StoreRef,
-        /// The store is gone for good
+        /// The store is gone for good: ranges of which only it had the newest content are old
         #[arg(long, requires = "yes")]
         lost: bool,
         /// Confirm that data may be lost

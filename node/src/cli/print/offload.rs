@@ -70,6 +70,12 @@ fn stores(stores: &[OffloadStoreView]) -> String {
             OffloadStoreState::Missing => "MISSING".into(),
             OffloadStoreState::Lost => "removed".into(),
         };
+        let leaving = || format!("leaving, {} left", bytes(store.offloaded_bytes));
+        let state = match store.leaving {
+            true if store.state == OffloadStoreState::Online => leaving(),
+            true => format!("{}, {state}", leaving()),
+            false => state,
+        };
         let failure = store.failure.as_ref().map_or_else(String::new, |failure| format!(": {failure}"));
         vec![
             store.store.clone(),

@@ -43,10 +43,13 @@ pub enum OffloadRefused {
     Unreachable { store: StoreRef, source: Box<ReadError> },
     #[error("disk '{disk}' has no store '{store}'")]
     Unknown { disk: Name, store: StoreRef },
-    #[error("store '{0}' is in use, and may have data that is nowhere else")]
-    NotLost(StoreRef),
-    #[error("store '{0}' can be reached, so it is not lost")]
-    Reachable(StoreRef),
+    #[error(
+        "store '{store}' of disk '{disk}' cannot be removed: {remaining} would remain, and each off-loaded write is in \
+         {copies}"
+    )]
+    TooFewRemain { store: StoreRef, disk: Name, remaining: usize, copies: u32 },
+    #[error("store '{store}' can be reached, so it is not lost")]
+    Reachable { store: StoreRef, disk: Name },
     #[error("off-loading of disk '{disk}' has not started: {reason}")]
     Waits { disk: Name, reason: String },
     #[error("the writes of disk '{0}' are off-loaded, and data may be in its stores only")]
@@ -66,8 +69,7 @@ impl OffloadRefused {
             OffloadRefused::NoStore
             | OffloadRefused::Twice(_)
             | OffloadRefused::Settings(_)
-            | OffloadRefused::NotAStore(_)
-            | OffloadRefused::NotLost(_) => 400,
+            | OffloadRefused::NotAStore(_) => 400,
             OffloadRefused::Unreachable { .. } => 502,
             OffloadRefused::File(_) => 500,
             OffloadRefused::OtherStores(_)
@@ -79,7 +81,8 @@ impl OffloadRefused {
             | OffloadRefused::TooSmall { .. }
             | OffloadRefused::ReadOnly(_)
             | OffloadRefused::Holds(_)
-            | OffloadRefused::Reachable(_)
+            | OffloadRefused::Reachable { .. }
+            | OffloadRefused::TooFewRemain { .. }
             | OffloadRefused::Waits { .. }
             | OffloadRefused::Detached(_)
             | OffloadRefused::InUse { .. }
@@ -107,12 +110,12 @@ impl OffloadRefused {
                 "its server must be running, and no other client may have claimed it".into()
             }
             OffloadRefused::Unknown { disk, .. } => format!("`aerogel offload show {disk}` shows its stores"),
-            OffloadRefused::NotLost(_) => {
-                "`aerogel offload disable` brings everything home; then enable it with the other stores. If the store \
-                 is gone for good: --lost --yes"
-                    .into()
+            OffloadRefused::TooFewRemain { disk, .. } => {
+                format!("`aerogel offload disable {disk}` brings everything home; then enable it with other stores")
             }
-            OffloadRefused::Reachable(_) => "`aerogel offload disable` brings everything home".into(),
+            OffloadRefused::Reachable { store, disk } => {
+                format!("`aerogel offload store remove {disk} {store}`, without --lost, brings its data home first")
+            }
             OffloadRefused::Waits { disk, .. } => {
                 format!(
                     "start the server of the store, or if it is gone for good: \
@@ -125,8 +128,11 @@ impl OffloadRefused {
                      same stores when it is attached again"
                 )
             }
-            OffloadRefused::InUse { disk, .. } => {
-                format!("`aerogel offload disable {disk}` brings everything home; or use --force")
+            OffloadRefused::InUse { store, disk } => {
+                format!(
+                    "`aerogel offload store remove {disk} {store}` brings its data home, `aerogel offload disable \
+                     {disk}` that of all stores; or use --force"
+                )
             }
             OffloadRefused::NoStore
             | OffloadRefused::Twice(_)

@@ -15,7 +15,7 @@ use super::super::view::{CreateVolume, EnableOffload};
 use super::super::{Control, Done, Error, Kind, OffloadRefused, VolumeState, refusal};
 use super::{Offloading, Phase, STORE_DEADLINE, own_uri};
 use crate::quantity::Name;
-use crate::store::offload::{Entry, Mapped, Offload, Settings, StoreRef};
+use crate::store::offload::{Entry, Leaving, Mapped, Offload, Settings, StoreRef};
 use crate::store::{ExportUri, Remote};
 use crate::upstream::{ReadError, Reader, Target};
 
@@ -73,7 +73,8 @@ impl Control {
         if before.ending {
             return Err(OffloadRefused::Ending(disk.clone()).into());
         }
-        let named: Vec<&StoreRef> = before.stores.iter().map(|entry| &entry.store).collect();
+        let staying = before.stores.iter().filter(|entry| entry.stays());
+        let named: Vec<&StoreRef> = staying.map(|entry| &entry.store).collect();
         let is_same =
             |stores: &[StoreRef]| stores.len() == named.len() && stores.iter().all(|store| named.contains(&store));
         if !request.stores.is_empty() && !is_same(&request.stores) {
@@ -132,7 +133,8 @@ impl Control {
         let export = Remote { deadline: STORE_DEADLINE, ..remote.later(SystemTime::now()) };
         let (log, store) = (Uuid::new_v4(), store.clone());
         let (missed, used, started, lost, mapped) = (0, false, false, false, Mapped::No);
-        let entry = Entry { store, log, size, capacity, missed, used, started, lost, mapped, export };
+        let leaving = Leaving::No;
+        let entry = Entry { store, log, size, capacity, missed, used, started, lost, leaving, mapped, export };
         let target = entry.export.target();
         match is_empty(&target, entry.claim(disk, 0), capacity, force).await {
             Ok(true) => Ok(entry),

@@ -1,17 +1,16 @@
-//! Off-loading ends, or does without a store.
+//! Off-loading ends.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use engine::control::Command;
 use engine::offload::Scan;
 use tracing::{info, warn};
 
-use super::super::view::RemoveStore;
 use super::super::{Control, Done, Error, OffloadRefused, refusal};
 use super::{Entry, Phase};
 use crate::disk_thread::Stopped;
 use crate::quantity::{Name, Size};
+use crate::store::offload::Leaving;
 use crate::upstream::{ReadError, Reader};
 
 impl Control {
@@ -62,7 +61,8 @@ impl Control {
             return warn!(%disk, "off-loading has ended, and is not forgotten before the next start: {error}");
         }
         info!(%disk, "everything is home: its writes are not off-loaded any more");
-        for entry in stores.into_iter().flatten() {
+        // One that was removed may have the log of another disk by now.
+        for entry in stores.into_iter().flatten().filter(|entry| entry.leaving != Leaving::Done) {
             if let Err(error) = self.erase(disk, &entry).await {
                 warn!(%disk, store = %entry.store, "its log stays there, and has no effect: {error}");
             }
@@ -70,7 +70,7 @@ impl Control {
     }
 
     /// Erases the beginning of an empty log, so that the store can be used by another disk.
-    async fn erase(&self, disk: &Name, entry: &Entry) -> Result<(), String> {
+    pub(super) async fn erase(&self, disk: &Name, entry: &Entry) -> Result<(), String> {
         let target = self.target_of(entry)?;
         // Above the epochs of the volume that had the store.
         let claim = entry.claim(disk, u64::from(u32::MAX));
@@ -80,49 +80,5 @@ impl Control {
             reader.write(at, &vec![0; bytes as usize]).await
         };
         erased.await.map_err(|error: ReadError| error.to_string())
-    }
-
-    /// Does without a store that is gone for good.
-    pub async fn remove_offload_store(&self, disk: &Name, request: RemoveStore) -> Result<Done, Error> {
-        let RemoveStore { store, lost } = request;
-        let _turn = self.change(disk).await?;
-        let (at, is_started, others) = {
-            let state = self.state();
-            let found = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
-            let offloading = found.ok_or_else(|| OffloadRefused::Disabled(disk.clone()))?;
-            let at = offloading.file.stores.iter().position(|entry| entry.store == store);
-            let unknown = || OffloadRefused::Unknown { disk: disk.clone(), store: store.clone() };
-            let at = at.ok_or_else(unknown)?;
-            let is_read = offloading.readings.get(at).is_some_and(|it| it.is_done.load(Ordering::Acquire));
-            if offloading.is_reading() && is_read {
-                return Err(OffloadRefused::Reachable(store).into());
-            }
-            (at, !offloading.is_reading(), offloading.file.stores.iter().filter(|entry| !entry.lost).count() - 1)
-        };
-        if !lost {
-            return Err(OffloadRefused::NotLost(store).into());
-        }
-        let snapshot = if is_started { self.snapshot(disk).await } else { None };
-        let stats = snapshot.as_ref().and_then(|it| it.offload.as_ref()?.stores.get(at).copied());
-        if stats.is_some_and(|stats| stats.is_open) {
-            return Err(OffloadRefused::Reachable(store).into());
-        }
-        self.change_offload(disk, |file| {
-            if let Some(entry) = file.stores.get_mut(at).filter(|entry| entry.store == store) {
-                entry.lost = true;
-            }
-        })
-        .await?;
-        warn!(%disk, %store, "this store is lost: ranges that only it has are as the disk has them");
-        let when = if is_started { "; it is not waited for after the next start of the server" } else { "" };
-        let rest = match others {
-            0 => "; no store remains, so volumes have what the disk has".to_owned(),
-            _ => String::new(),
-        };
-        let message = format!(
-            "store '{store}' of disk '{disk}' is removed; ranges of which only it had the newest content are \
-             old{rest}{when}"
-        );
-        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 }

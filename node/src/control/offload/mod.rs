@@ -4,6 +4,7 @@
 //!   enable ─► offload.toml ─► volumes are marked ─┐
 //!   start  ─► incarnation + 1 ─► stores are read ─┴► volumes that lead to them ─► StartOffload ─► marked volumes
 //!   stop    ─► the map of what stores have is written, so the next start can do without them
+//!   store remove ─► RetireStore: its content comes home ─► offload.toml: done ─► its volume is closed
 //!   disable ─► EndOffload: everything comes home ─► marks and offload.toml are removed
 //! ```
 //!
@@ -12,11 +13,12 @@
 
 mod enable;
 mod end;
+mod leave;
 mod map;
 mod show;
 mod start;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,12 +27,12 @@ use std::time::{Duration, Instant};
 use engine::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec, WriteCache};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Place, Uri};
-use engine::offload::{Initial, Past, Setup};
+use engine::offload::{Initial, Past, Setup, StoreId};
 
 use super::{Control, Error, OffloadRefused, Running, VolumeReason, blocking, refusal, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::{Name, Size, Time};
-use crate::store::offload::{Entry, Map, Offload, OffloadError, StoreRef};
+use crate::store::offload::{Entry, Leaving, Map, Offload, OffloadError, StoreRef};
 use crate::store::{ExportUri, Remote, Spec};
 use crate::upstream::{Dialer, Target};
 
@@ -54,9 +56,11 @@ pub(super) struct Offloading {
     writing: Arc<tokio::sync::Mutex<()>>,
     /// How the stores are read, by their place in the file.
     readings: Vec<Arc<Reading>>,
-    /// The hidden tenant, and the volumes that lead to the stores.
+    /// The hidden tenant, and the volumes that lead to the stores; `None` for a store that was emptied.
     tenant: Option<TenantId>,
-    volumes: Vec<(VolumeId, Dialer)>,
+    volumes: Vec<Option<(VolumeId, Dialer)>>,
+    /// Stores that were emptied, whose logs are erased.
+    forgotten: BTreeSet<usize>,
     /// Switches on and off that were told.
     switches: u64,
     /// Bytes that were off-loaded and brought home, over time.
@@ -114,6 +118,7 @@ impl Offloading {
             writing: Arc::default(),
             tenant: None,
             volumes: Vec::new(),
+            forgotten: BTreeSet::new(),
             switches: 0,
             samples: VecDeque::new(),
             history: VecDeque::new(),
@@ -124,7 +129,7 @@ impl Offloading {
 
     /// The numbers of the volumes that lead to the stores.
     pub(super) fn hidden(&self) -> impl Iterator<Item = VolumeId> + '_ {
-        self.volumes.iter().map(|(id, _)| *id)
+        self.volumes.iter().flatten().map(|(id, _)| *id)
     }
 
     /// The number of their tenant.
@@ -281,8 +286,8 @@ impl Control {
         let state = self.state();
         let uses = |running: &Running| {
             let offloading = running.offloading().ok().flatten();
-            offloading
-                .is_some_and(|it| it.file.stores.iter().any(|entry| entry.store == StoreRef::Local(store.clone())))
+            let uses = |entry: &Entry| entry.leaving != Leaving::Done && entry.store == StoreRef::Local(store.clone());
+            offloading.is_some_and(|it| it.file.stores.iter().any(uses))
         };
         let mut disks = state.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
         disks.next().map(|(name, _)| name.clone())
@@ -376,7 +381,7 @@ impl Control {
             let opened = thread.open_volume(spec, Backing::Upstream(dialer.clone())).await;
             refusal(opened).map_err(failed)?;
             if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
-                offloading.volumes.push((volume, dialer));
+                offloading.volumes.push(Some((volume, dialer)));
             }
             stores.push((volume, initial));
         }
@@ -387,7 +392,11 @@ impl Control {
         };
         let map = map.map(|map| map.for_engine(&file)).unwrap_or_default();
         let setup = Setup { settings: file.settings.for_engine(), past, stores, volumes: keys, map };
-        refusal(thread.command(Command::StartOffload(Box::new(setup))).await).map_err(failed)
+        refusal(thread.command(Command::StartOffload(Box::new(setup))).await).map_err(failed)?;
+        for (at, _) in (0..).zip(&file.stores).filter(|(_, entry)| entry.leaving == Leaving::Begun) {
+            refusal(thread.command(Command::RetireStore(StoreId(at))).await).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Closes the volumes that lead to the stores.
@@ -400,7 +409,7 @@ impl Control {
         }) else {
             return;
         };
-        for (volume, _) in volumes {
+        for (volume, _) in volumes.into_iter().flatten() {
             if let Err(refusal) = refusal(thread.command(Command::CloseVolume { volume, discard: true }).await) {
                 tracing::warn!(%disk, "a store stays open: {refusal}");
             }

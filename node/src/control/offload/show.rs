@@ -12,6 +12,7 @@ use super::super::view::{LiveOffloadView, OffloadPhase, OffloadStoreState, Offlo
 use super::super::{Control, Error, OffloadRefused, Running};
 use super::{HISTORY_MAX, HISTORY_PERIOD, Offloading, Phase, RATE_TIME};
 use crate::quantity::Name;
+use crate::store::offload::Leaving;
 
 impl Control {
     /// Off-loading of all disks that are online.
@@ -42,6 +43,7 @@ impl Control {
     /// Reports that writes are off-loaded now, or are not any more, and records what the next start must know.
     pub(in super::super) fn note_offload(self: &Arc<Control>, disk: &Name, snapshot: &Snapshot) {
         let Some(stats) = &snapshot.offload else { return };
+        self.note_leaving(disk, stats);
         let (told, changes) = {
             let mut state = self.state();
             let Ok(running) = state.disk_mut(disk) else { return };
@@ -148,9 +150,10 @@ impl Offloading {
         let (written, reclaimed) = self.rates();
         let (settings, absent) = (&self.file.settings, OffloadStats::default());
         let stats = stats.unwrap_or(&absent);
-        let stores = self.file.stores.iter().zip(&self.readings).enumerate().map(|(at, (entry, reading))| {
+        let stores = self.file.stores.iter().zip(&self.readings).enumerate();
+        let stores = stores.filter(|(at, _)| !self.forgotten.contains(at)).map(|(at, (entry, reading))| {
             let of = stats.stores.get(at);
-            let standing = self.volumes.get(at).map(|(_, dialer)| dialer.standing());
+            let standing = self.volumes.get(at).and_then(Option::as_ref).map(|(_, dialer)| dialer.standing());
             let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure));
             let state = match of {
                 _ if entry.lost => OffloadStoreState::Lost,
@@ -164,6 +167,7 @@ impl Offloading {
             OffloadStoreView {
                 store: entry.store.to_string(),
                 state,
+                leaving: entry.leaving != Leaving::No,
                 failure: failure.filter(|_| !matches!(state, OffloadStoreState::Online)),
                 offloaded_bytes: of.map_or(0, |of| of.offloaded_bytes),
                 used_bytes: of.map_or(0, |of| of.used_bytes),

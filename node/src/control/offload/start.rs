@@ -209,10 +209,8 @@ impl Control {
                 let state = self.state();
                 let running = state.disk(disk)?;
                 let offloading = running.offloading().ok().flatten();
-                let Some(dialer) = offloading.and_then(|it| it.volumes.get(at)).map(|(_, dialer)| dialer.clone())
-                else {
-                    return Ok(());
-                };
+                let volume = offloading.and_then(|it| it.volumes.get(at)?.as_ref());
+                let Some(dialer) = volume.map(|(_, dialer)| dialer.clone()) else { return Ok(()) };
                 (running.thread.clone(), dialer)
             };
             if stores[at].mapped == Mapped::Exactly {

@@ -47,7 +47,8 @@ pub struct RemoveStore {
     /// As it was named.
     #[schema(value_type = String)]
     pub store: StoreRef,
-    /// Confirms that it is gone for good, and that ranges of which only it has the newest content are old.
+    /// Whether it is gone for good: nothing is brought home, and ranges of which only it has the newest content are
+    /// old. Otherwise its data is brought home first, and off-loading goes on with the other stores.
     #[serde(default)]
     pub lost: bool,
 }
@@ -87,6 +88,8 @@ pub struct OffloadStoreView {
     pub store: String,
     /// Its state.
     pub state: OffloadStoreState,
+    /// Whether it is being removed: its data is brought home, and then it is forgotten.
+    pub leaving: bool,
     /// Why it is not online, if known.
     pub failure: Option<String>,
     /// Bytes whose newest content it has.
