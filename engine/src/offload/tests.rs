@@ -6,6 +6,7 @@
 //! durable; after a clean stop, what can be reached can be read; at the end everything is home and the logs are empty.
 //! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
+mod memory;
 mod stops;
 
 use std::collections::BTreeMap;
