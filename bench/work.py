@@ -328,16 +328,16 @@ def another_disk(bench):
 
 def offload(bench):
     """4 KiB writes that go to a store on another server, beside those to the disk: CPU, and memory of the range map."""
-    size = 256 * MIB
+    size, whole = 256 * MIB, 4 * GIB
     with bench.taking_part(bench.ours(GIB, PARTITION), bench.ours(4 * MIB, PARTITION)) as (ours, host):
         host.move(CLIENT_CORE)
         host.server.cli("store", "create", "spare", "--disk", "default", "--size", "8GiB")
         # The first write of a block costs a store more than later ones do.
         state = lambda: host.server.json("volume", "show", "spare")["initialised_ratio"]
         until("the store to be zeroed", lambda: state() == 1.0, 120)
-        # A disk that is overloaded by any write, so that a volume is in the store as a whole after a while.
-        ours.server.cli("disk", "add", "slow", "sim:cheetah-15k5", "--size", "4GiB")
-        away = ours.server.create("away", str(size), "--disk", "slow")
+        # A disk that is overloaded by any write, so that part of a volume is in the store as a whole after a while.
+        ours.server.cli("disk", "add", "slow", "sim:cheetah-15k5", "--size", "8GiB")
+        away = ours.server.create("away", str(whole), "--disk", "slow")
         for name in ("away", "bench"):
             ours.server.cli("volume", "set", name, "--write-cache", "none")
         store = f"nbd+unix:///spare?socket={host.server.socket}"
@@ -347,10 +347,11 @@ def offload(bench):
         # Frames and buffers are in use then.
         fio(away, "randwrite", depth=64, size=size, amount=size // 8)
         before = memory_of(ours.pid, "VmRSS"), offloaded()
-        fio(away, "randwrite", depth=64, size=size, amount=size // 2)
+        # Few blocks twice: what was overwritten takes memory, too, until it is deleted in the store.
+        fio(away, "randwrite", depth=64, size=whole, amount=size)
         memory = Line("off-loaded 4 KiB writes", "memory a range", "bytes", "64 bytes", "<=", 1.0)
         memory.add((memory_of(ours.pid, "VmRSS") - before[0]) / ((offloaded() - before[1]) / 4096), 64)
-        # As a whole, so that all further writes go there.
+        # A part of it as a whole, so that all further writes of this part go there.
         fio(away, "randwrite", depth=64, size=size, amount=4 * size)
         writing = lambda uri, of: lambda: fio(uri, "randwrite", depth=32, size=of, seconds=bench.seconds, pid=ours.pid)
         line = Line("off-loaded 4 KiB writes", "server CPU a request", "us", "local + 12 us", "<=", 1.0)

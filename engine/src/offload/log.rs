@@ -27,6 +27,8 @@ use crate::units::{BLOCK, SECTOR};
 const RESERVE_PARTS: u64 = 16;
 /// The largest record. Records follow one another, so larger ones would save nothing but headers.
 pub(super) const RECORD_BYTES_MAX: u64 = 512 * 1024;
+/// Records for which there is room at least. From there on the room grows by an eighth at a time.
+const RECORDS_STEP: usize = 256;
 
 /// Bits of an epoch that count the epochs of one process; the others are its incarnation.
 pub(super) const EPOCH_BITS: u32 = 16;
@@ -43,17 +45,36 @@ pub(super) struct Link {
 }
 
 /// A record that is in the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Record {
-    pub(super) at: u64,
-    pub(super) sectors: u16,
+    /// Its position in sectors, least significant part first. In 16 bits each, since there may be millions of records.
+    at: [u16; 3],
+    sectors: u16,
     /// Versions, or pins, for which it is needed.
     pub(super) needed: u16,
 }
 
 impl Record {
+    pub(super) fn new(at: u64, bytes: u64, needed: u16) -> Record {
+        let sector = at / SECTOR;
+        let at = [sector as u16, (sector >> 16) as u16, (sector >> 32) as u16];
+        Record { at, sectors: (bytes / SECTOR) as u16, needed }
+    }
+
+    pub(super) fn at(&self) -> u64 {
+        let [low, middle, high] = self.at.map(u64::from);
+        (low | middle << 16 | high << 32) * SECTOR
+    }
+
     fn end(&self) -> u64 {
-        self.at + u64::from(self.sectors) * SECTOR
+        self.at() + u64::from(self.sectors) * SECTOR
+    }
+}
+
+impl std::fmt::Debug for Record {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Record { sectors, needed, .. } = self;
+        f.debug_struct("Record").field("at", &self.at()).field("sectors", sectors).field("needed", needed).finish()
     }
 }
 
@@ -88,7 +109,8 @@ pub(super) struct Log {
 
 impl Log {
     /// A log as recovery found it, between two epochs.
-    pub(super) fn new(superblock: &Superblock, end: u64, records: VecDeque<Record>) -> Log {
+    pub(super) fn new(superblock: &Superblock, end: u64, mut records: VecDeque<Record>) -> Log {
+        records.shrink_to_fit();
         let mut links = superblock.links.clone();
         if let Some(last) = links.last_mut() {
             last.end = end;
@@ -156,7 +178,7 @@ impl Log {
     #[cfg(test)]
     pub(super) fn is_sound(&self) -> bool {
         self.records.back().is_none_or(|last| last.end() <= self.persisted + self.capacity)
-            && self.records.iter().is_sorted_by_key(|record| record.at)
+            && self.records.iter().is_sorted_by_key(Record::at)
     }
 
     pub(super) fn head(&self) -> u64 {
@@ -228,7 +250,10 @@ impl Log {
 
     fn take(&mut self, bytes: u64, needed: u16) -> Place {
         let place = Place { number: self.next(), at: self.head, bytes };
-        self.records.push_back(Record { at: self.head, sectors: (bytes / SECTOR) as u16, needed });
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(self.records.len() / 8 + RECORDS_STEP);
+        }
+        self.records.push_back(Record::new(self.head, bytes, needed));
         self.durable.push_back(false);
         self.head += bytes;
         place
@@ -250,20 +275,20 @@ impl Log {
 
     /// A version of the record at this position is needed.
     pub(super) fn need(&mut self, at: u64) {
-        let record = self.records.partition_point(|record| record.at <= at) - 1;
+        let record = self.records.partition_point(|record| record.at() <= at) - 1;
         self.records[record].needed += 1;
     }
 
     /// A version, or a pin, of the record at this position is not needed any more.
     pub(super) fn release(&mut self, at: u64) {
-        let record = self.records.partition_point(|record| record.at <= at) - 1;
+        let record = self.records.partition_point(|record| record.at() <= at) - 1;
         let record = &mut self.records[record];
         assert!(at < record.end() && record.needed > 0, "{at} is not in a needed record");
         record.needed -= 1;
     }
 
     fn tail_position(&self) -> u64 {
-        self.records.front().map_or(self.head, |record| record.at)
+        self.records.front().map_or(self.head, Record::at)
     }
 
     /// Drops the records that are not needed, from the tail on.
@@ -273,6 +298,9 @@ impl Log {
             self.records.pop_front();
             self.first += 1;
             acknowledged -= 1;
+        }
+        if self.records.capacity() > 4 * (self.records.len() + RECORDS_STEP) {
+            self.records.shrink_to(2 * self.records.len() + RECORDS_STEP);
         }
     }
 

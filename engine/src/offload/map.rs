@@ -13,7 +13,7 @@
 
 use super::ranges::Id;
 use super::store::{State, Store};
-use super::{COUNTER_BITS, NOWHERE, Offload, Version, count, of_place};
+use super::{COUNTER_BITS, Offload, count};
 use crate::ids::VolumeKey;
 
 /// A version that counts.
@@ -68,18 +68,18 @@ impl Offload {
         }
         let mut known = Vec::new();
         for volume in self.volumes.values() {
-            let versions = volume.live.values().chain(volume.dead.values()).map(|&id| (id, &self.versions[id]));
+            let versions = volume.live.values().chain(volume.dead.values()).map(|id| (id, &self.versions[id]));
             // What failed does not count.
-            for (id, version) in versions.filter(|(_, version)| !version.is_failed) {
-                let &Version { number, volume: key, start, len, stores, live, .. } = version;
-                let home = match live {
+            for (id, version) in versions.filter(|(_, version)| !version.is_failed()) {
+                let (start, end) = (version.start(), version.end());
+                let home = match version.live() {
                     _ if planted!(MapHasNothingHome) => Vec::new(),
-                    0 => vec![(start, version.end())],
-                    _ => volume.ranges.home(start, version.end(), id).collect(),
+                    0 => vec![(start, end)],
+                    _ => volume.ranges.home(start, end, id).collect(),
                 };
-                let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE);
-                let sure = copies.fold(version.mapped, |mask, &copy| mask | of_place(copy).0.bit());
-                known.push(Known { number, volume: key, start, len, stores: stores & sure, home });
+                let stores = version.stores & (self.mapped | self.versions.places(id).stores());
+                let (number, len) = (version.number, version.len() as u32);
+                known.push(Known { number, volume: version.volume().0, start, len, stores, home });
             }
         }
         Some(known)
@@ -91,10 +91,10 @@ impl Offload {
         let state = &mut self.volumes[volume];
         let bytes = state.ranges.brought_home(start, end, id);
         let version = &mut self.versions[id];
-        version.live -= bytes as u32;
+        version.set_live(version.live() - bytes);
         state.away_bytes -= bytes;
         count(&mut self.stores, version, bytes, false);
-        if version.live == 0 && bytes > 0 {
+        if version.live() == 0 && bytes > 0 {
             state.die(version.number, id);
         }
         bytes

@@ -32,6 +32,7 @@
 
 mod log;
 mod map;
+mod packed;
 mod ranges;
 mod read;
 mod reclaim;
@@ -45,9 +46,10 @@ mod stats;
 mod store;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 pub use log::{STORE_BYTES_MIN, log_bytes};
 pub use map::{Known, Map};
@@ -60,11 +62,13 @@ pub use stats::{Decided, OffloadStats, StoreStats};
 pub use store::StoreId;
 
 use crate::ids::{IoId, TenantId, VolumeKey};
-use crate::slab::{Slab, Table};
+use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos, SECOND};
+use packed::Packed;
 use ranges::{Id, Ranges};
 use record::Stored;
 use store::{Pending, State, Store, What};
+use versions::{Moving, Version, Versions};
 
 /// Copies of a write, at most.
 pub const COPIES_MAX: usize = 2;
@@ -81,10 +85,6 @@ const COUNTER_BITS: u32 = 40;
 /// Time after which a tail that has moved is made durable, if no write is on its way. Until then, recovery reads more
 /// of the log than it has to.
 const TAIL_NS: Nanos = SECOND;
-/// No copy.
-const NOWHERE: u64 = u64::MAX;
-/// Bits of a position in a log; the others of a place are the store.
-const POSITION_BITS: u32 = 56;
 
 /// Where a write goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,56 +133,6 @@ pub(crate) enum Source {
     Away,
 }
 
-/// A write that is, or may be, in stores.
-#[derive(Clone, Default, Debug)]
-struct Version {
-    number: u64,
-    volume: u32,
-    start: u64,
-    len: u32,
-    /// Bytes that are the newest content and not home.
-    live: u32,
-    /// The places of its data: store and position.
-    copies: [u64; COPIES_MAX],
-    /// Stores that may have it, and those whose deletion is on its way.
-    stores: u16,
-    deleting: u16,
-    /// Stores that are missing, and have it by the map.
-    mapped: u16,
-    /// Copies that are not acknowledged.
-    waiting: u8,
-    /// Stores that shall remember its deletion for those that are away, and those that do.
-    remembering: u16,
-    remembered: u16,
-    /// It never took effect.
-    is_failed: bool,
-    io: Option<IoId>,
-}
-
-impl Version {
-    fn end(&self) -> u64 {
-        self.start + u64::from(self.len)
-    }
-
-    /// Copies in these stores.
-    fn copies_in(&self, stores: u16) -> usize {
-        let places = self.copies.iter().filter(|&&place| place != NOWHERE);
-        places.filter(|&&place| of_place(place).0.bit() & self.stores & stores != 0).count()
-    }
-
-    fn copy_on(&self, store: StoreId) -> Option<u64> {
-        self.copies.iter().find(|&&place| place != NOWHERE && of_place(place).0 == store).map(|&it| of_place(it).1)
-    }
-}
-
-fn place(store: StoreId, at: u64) -> u64 {
-    u64::from(store.0) << POSITION_BITS | at
-}
-
-fn of_place(place: u64) -> (StoreId, u64) {
-    (StoreId((place >> POSITION_BITS) as u8), place & ((1 << POSITION_BITS) - 1))
-}
-
 /// The off-loaded content of a volume.
 #[derive(Default, Debug)]
 struct Volume {
@@ -192,13 +142,13 @@ struct Volume {
     /// Versions by number: on their way to stores.
     writing: BTreeMap<u64, Id>,
     /// With content that is the newest and away.
-    live: BTreeMap<u64, Id>,
+    live: Packed<Id>,
     /// Without, and not deleted everywhere.
-    dead: BTreeMap<u64, Id>,
+    dead: Packed<Id>,
     /// Of these, those whose deletion some store has still to be asked for.
-    undeleted: BTreeSet<u64>,
+    undeleted: Packed<()>,
     /// Versions that a higher one covers in part or that failed, and that are not deleted everywhere.
-    covered: BTreeSet<u64>,
+    covered: Packed<()>,
     /// Failed versions, with their ranges.
     failed: BTreeMap<u64, (u64, u64)>,
     /// What is being copied to the base.
@@ -213,9 +163,9 @@ struct Volume {
 impl Volume {
     /// A version has no content any more that is the newest and away.
     fn die(&mut self, number: u64, id: Id) {
-        self.live.remove(&number);
+        self.live.remove(number);
         self.dead.insert(number, id);
-        self.undeleted.insert(number);
+        self.undeleted.insert(number, ());
     }
 }
 
@@ -246,7 +196,9 @@ pub(crate) struct Offload {
     now: Nanos,
     stores: Vec<Store>,
     volumes: Table<VolumeKey, Volume>,
-    versions: Slab<Version>,
+    versions: Versions,
+    /// Stores that are missing, and for which a map says which versions they have.
+    mapped: u16,
     /// Of this process.
     first_number: u64,
     next_number: u64,
@@ -341,17 +293,9 @@ impl Offload {
         let mut stores: Vec<(bool, u32, u64, u8)> = ranked.collect();
         stores.sort_unstable();
         stores.truncate(self.settings.copies);
-        let id = self.versions.take();
-        self.versions[id] = Version {
-            number,
-            volume: volume.0,
-            start,
-            len: bytes as u32,
-            copies: [NOWHERE; COPIES_MAX],
-            waiting: if planted!(OneCopyIsEnough) { 1 } else { stores.len() as u8 },
-            io: Some(io),
-            ..Version::default()
-        };
+        let id = self.versions.add(Version::new(number, volume, start, bytes as u32));
+        let waiting = if planted!(OneCopyIsEnough) { 1 } else { stores.len() as u8 };
+        self.versions.change(id, |moving| *moving = Moving { io: Some(io), waiting, ..Moving::default() });
         let copies = self.settings.copies as u8;
         let stored = Stored { version: number, key: volume.0, start, len: bytes as u32, copies };
         for &(.., store) in &stores {
@@ -403,20 +347,19 @@ impl Offload {
             What::Writes(ids) => {
                 let mut data = at.expect("writes are in records") + HEADER as u64;
                 for id in ids {
+                    self.versions.add_place(id, store, data);
                     let version = &mut self.versions[id];
-                    let free = version.copies.iter_mut().find(|copy| **copy == NOWHERE).expect("a copy for each store");
-                    *free = place(store, data);
                     version.stores |= store.bit();
-                    data += u64::from(version.len);
+                    data += version.len();
                     self.copy_ended(id);
                 }
             }
             What::Deletions(ids) => {
                 for id in ids {
-                    let at = self.versions[id].copy_on(store).expect("it was there");
+                    let at = self.versions.places(id).on(store).expect("it was there");
                     self.stores[store.0 as usize].log.release(at);
                     self.versions[id].stores &= !store.bit();
-                    self.versions[id].deleting &= !store.bit();
+                    self.versions.change(id, |moving| moving.deleting &= !store.bit());
                     self.forget_if_gone(id);
                 }
             }
@@ -431,30 +374,30 @@ impl Offload {
 
     /// A version that is dead, by its number.
     fn dead_version(&self, number: u64) -> Option<Id> {
-        self.volumes.values().find_map(|volume| volume.dead.get(&number).copied())
+        self.volumes.values().find_map(|volume| volume.dead.get(number))
     }
 
     /// One more copy of a write is durable, or failed.
     fn copy_ended(&mut self, id: Id) {
+        let answered = self.versions.change(id, |moving| {
+            moving.waiting = moving.waiting.saturating_sub(1);
+            if moving.waiting > 0 { None } else { moving.io.take() }
+        });
+        let Some(io) = answered else { return };
         let version = &mut self.versions[id];
-        version.waiting = version.waiting.saturating_sub(1);
-        if version.waiting > 0 {
-            return;
-        }
-        let Some(io) = version.io.take() else { return };
-        let (volume, number) = (VolumeKey(version.volume), version.number);
-        let range = (version.start, version.end());
+        let (volume, number) = (version.volume(), version.number);
+        let range = (version.start(), version.end());
         let state = &mut self.volumes[volume];
         state.writing.remove(&number);
-        if !version.is_failed {
-            version.live = version.len;
+        if !version.is_failed() {
+            version.set_live(version.len());
             self.took_effect(id);
             return self.actions.push_back(Action::Done(io));
         }
         // Copies that are there are deleted; others go with the epoch of their store. Higher versions hide it until
         // then.
         state.failed.insert(number, range);
-        state.covered.insert(number);
+        state.covered.insert(number, ());
         state.die(number, id);
         self.actions.push_back(Action::Again(io));
         self.forget_if_gone(id);
@@ -462,26 +405,27 @@ impl Offload {
 
     /// A version is the newest content of its range.
     fn took_effect(&mut self, id: Id) {
-        let Version { number, volume, start, len, .. } = self.versions[id];
-        let state = &mut self.volumes[VolumeKey(volume)];
+        let version = self.versions[id];
+        let (number, len) = (version.number, version.len());
+        let state = &mut self.volumes[version.volume()];
         let (versions, stores) = (&mut self.versions, &mut self.stores);
-        state.ranges.cover(start, start + u64::from(len), id, |older, bytes, is_home| {
+        state.ranges.cover(version.start(), version.end(), id, |older, bytes, is_home| {
             let version = &mut versions[older];
-            state.covered.insert(version.number);
+            state.covered.insert(version.number, ());
             if !is_home {
-                version.live -= bytes as u32;
+                version.set_live(version.live() - bytes);
                 state.away_bytes -= bytes;
                 count(stores, version, bytes, false);
-                if version.live == 0 {
-                    state.live.remove(&version.number);
+                if version.live() == 0 {
+                    state.live.remove(version.number);
                     state.dead.insert(version.number, older);
-                    state.undeleted.insert(version.number);
+                    state.undeleted.insert(version.number, ());
                 }
             }
         });
         state.live.insert(number, id);
-        state.away_bytes += u64::from(len);
-        count(stores, &versions[id], u64::from(len), true);
+        state.away_bytes += len;
+        count(stores, &version, len, true);
     }
 
     /// Stores that have each write.
@@ -526,8 +470,8 @@ impl Offload {
     pub(crate) fn drop_volume(&mut self, now: Nanos, volume: VolumeKey) {
         self.now = self.now.max(now);
         let Some(state) = self.volumes.get(volume) else { return };
-        for id in state.live.values().copied().collect::<Vec<_>>() {
-            let (start, end) = (self.versions[id].start, self.versions[id].end());
+        for id in state.live.values().collect::<Vec<_>>() {
+            let (start, end) = (self.versions[id].start(), self.versions[id].end());
             self.came_home(volume, start, end, id);
         }
         self.settle();
@@ -554,7 +498,7 @@ impl Offload {
         }
         remembered.into_iter().for_each(|number| self.forget_host(store, number));
         for Pending { id, .. } in pending {
-            self.versions[id].is_failed = true;
+            self.versions[id].fail();
             self.copy_ended(id);
         }
     }
@@ -574,7 +518,7 @@ impl Offload {
                     for id in ids {
                         // Until the new epoch has begun, recovery could find it.
                         self.versions[id].stores |= store.bit();
-                        self.versions[id].is_failed = true;
+                        self.versions[id].fail();
                         self.copy_ended(id);
                     }
                 }
@@ -593,39 +537,38 @@ impl Offload {
 
     /// A deletion has not reached a store, or may not have.
     fn delete_again(&mut self, store: StoreId, id: Id) {
-        let version = &mut self.versions[id];
-        version.deleting &= !store.bit();
-        self.volumes[VolumeKey(version.volume)].undeleted.insert(version.number);
+        self.versions.change(id, |moving| moving.deleting &= !store.bit());
+        let version = &self.versions[id];
+        self.volumes[version.volume()].undeleted.insert(version.number, ());
     }
 
     /// A store does not remember the deletion of a version.
     fn forget_host(&mut self, store: StoreId, number: u64) {
         if let Some(id) = self.dead_version(number) {
-            self.versions[id].remembering &= !store.bit();
+            self.versions.change(id, |moving| moving.remembering &= !store.bit());
         }
     }
 
     /// A version is in no store any more, or those that have it will be told: the base is free again.
     fn forget_if_gone(&mut self, id: Id) {
         let away = self.mask(Store::is_away);
-        let version = &self.versions[id];
-        let hosts = version.remembered.count_ones() as usize;
-        let is_remembered = hosts >= self.settings.copies && version.stores & !away == 0 && version.deleting == 0;
-        if version.stores != 0 && !is_remembered || version.waiting > 0 || version.live > 0 {
+        let (version, moving) = (self.versions[id], self.versions.moving(id));
+        let hosts = moving.remembered.count_ones() as usize;
+        let is_remembered = hosts >= self.settings.copies && version.stores & !away == 0 && moving.deleting == 0;
+        if version.stores != 0 && !is_remembered || moving.waiting > 0 || version.live() > 0 {
             return;
         }
-        let Version { number, volume, start, stores, is_failed, .. } = *version;
-        let (end, copies) = (version.end(), version.copies);
-        let state = &mut self.volumes[VolumeKey(volume)];
-        if is_failed {
+        let Version { number, stores, .. } = version;
+        let state = &mut self.volumes[version.volume()];
+        if version.is_failed() {
             state.failed.remove(&number);
         } else {
-            state.ranges.remove(start, end, id);
+            state.ranges.remove(version.start(), version.end(), id);
         }
-        state.covered.remove(&number);
-        state.undeleted.remove(&number);
-        state.dead.remove(&number);
-        for (store, at) in copies.into_iter().filter(|&copy| copy != NOWHERE).map(of_place) {
+        state.covered.remove(number);
+        state.undeleted.remove(number);
+        state.dead.remove(number);
+        for (store, at) in self.versions.places(id).iter() {
             if stores & store.bit() != 0 {
                 let state = &mut self.stores[store.0 as usize];
                 state.log.release(at);
@@ -636,8 +579,7 @@ impl Offload {
                 state.owed.insert(number);
             }
         }
-        self.versions[id] = Version::default();
-        self.versions.give(id);
+        self.versions.remove(id);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where content is, reads of it, and the loads of the stores.
 
 use super::store::State;
-use super::{ASK_NS, Action, NOWHERE, Offload, Source, StoreId, of_place, ranges};
+use super::{ASK_NS, Action, Offload, Source, StoreId, ranges};
 use crate::ids::VolumeKey;
 use crate::units::Nanos;
 
@@ -22,8 +22,8 @@ impl Offload {
     fn source(&self, part: ranges::Part) -> Source {
         let Some(id) = part.version.filter(|_| !part.is_home) else { return Source::Base };
         let version = &self.versions[id];
-        let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE).map(|&copy| of_place(copy));
-        let present = copies.filter(|(store, _)| {
+        let places = self.versions.places(id);
+        let present = places.iter().filter(|(store, _)| {
             version.stores & store.bit() != 0 && self.stores[store.0 as usize].state != State::Missing
         });
         let best = present.min_by_key(|(store, _)| {
@@ -31,7 +31,7 @@ impl Offload {
             (!state.is_open(), state.load())
         });
         let Some((store, at)) = best else { return Source::Away };
-        Source::Store(store, at + part.start - version.start)
+        Source::Store(store, at + part.start - version.start())
     }
 
     /// The first byte on the store of a position in its log.

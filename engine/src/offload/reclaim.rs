@@ -2,8 +2,9 @@
 //!
 //! Source: Everest, section 3.2.2.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::packed::Packed;
 use super::ranges::Id;
 use super::store::{State, Store};
 use super::{Offload, Settings, Source, StoreId, Volume};
@@ -37,13 +38,13 @@ impl Search {
 
     /// The next version. `None` if there is none among those that it looks at; it goes on behind them next time, and
     /// from the beginning after the last one.
-    fn next(&mut self, live: &BTreeMap<u64, Id>, is_wanted: impl Fn(Id) -> bool) -> Option<Id> {
-        let mut window = live.range(self.from..);
-        let found = window.by_ref().take(Search::LOOKS_MAX).find(|&(_, &id)| is_wanted(id));
+    fn next(&mut self, live: &Packed<Id>, is_wanted: impl Fn(Id) -> bool) -> Option<Id> {
+        let mut window = live.range(self.from);
+        let found = window.by_ref().take(Search::LOOKS_MAX).find(|&(_, id)| is_wanted(id));
         if found.is_none() {
-            self.from = window.next().map_or(0, |(&number, _)| number);
+            self.from = window.next().map_or(0, |(number, _)| number);
         }
-        found.map(|(_, &id)| id)
+        found.map(|(_, id)| id)
     }
 }
 
@@ -79,9 +80,9 @@ impl Offload {
         let Volume { live, reclaiming, searches: [vulnerable, slow, near, any], .. } = &mut volumes[volume];
         let is_free = |id: Id| {
             let version = &versions[id];
-            !reclaiming.iter().any(|other| version.start < other.end && other.start < version.end())
+            !reclaiming.iter().any(|other| version.start() < other.end && other.start < version.end())
         };
-        let has_copy = |id: Id, stores: u16| versions[id].copies_in(stores) > 0;
+        let has_copy = |id: Id, stores: u16| versions.places(id).stores() & versions[id].stores & stores != 0;
         let is_near = |id: Id| is_free(id) && has_copy(id, !away);
         let id = (away != 0)
             .then(|| vulnerable.next(live, |id| is_near(id) && versions[id].stores & away != 0))
@@ -95,7 +96,7 @@ impl Offload {
             .or_else(|| any.next(live, |id| is_free(id) && has_copy(id, !missing)))?;
         let state = &self.volumes[volume];
         let version = &self.versions[id];
-        let (start, end) = state.ranges.away(version.start, version.end(), id).next()?;
+        let (start, end) = state.ranges.away(version.start(), version.end(), id).next()?;
         let reclaim = Reclaim { volume, start, end, number: version.number };
         self.volumes[volume].reclaiming.push(reclaim);
         Some(reclaim)
@@ -114,12 +115,11 @@ impl Offload {
             return None;
         }
         let mut until = from + (end - start);
-        let live = self.volumes[volume].live.range(number + 1..).take(self.settings.reclaim_depth as usize);
-        for (_, &id) in live {
-            let version = &self.versions[id];
-            match version.copy_on(store) {
+        let live = self.volumes[volume].live.range(number + 1).take(self.settings.reclaim_depth as usize);
+        for (_, id) in live {
+            match self.versions.places(id).on(store) {
                 Some(at) if at >= until && at <= until + GAP_MAX => {
-                    let past = at + u64::from(version.len);
+                    let past = at + self.versions[id].len();
                     if past - from > HINT_MAX {
                         break;
                     }

@@ -8,9 +8,9 @@
 //! All numbers are little-endian. Positions in the log grow for ever; the place of a position on the store is its
 //! remainder. A record never crosses the end of the log: padding precedes it there.
 //!
-//! A record is valid if its header has the identity of the log, the expected epoch, number and position, and both
-//! checksums are right. What lies beyond the newest record is arbitrary: older records, or data of clients that looks
-//! like one. It has another epoch, number or position.
+//! A record is valid if its header has the identity of the log, the expected epoch, number and position, its writes are
+//! whole sectors, and both checksums are right. What lies beyond the newest record is arbitrary: older records, or data
+//! of clients that looks like one. It has another epoch, number or position.
 //!
 //! Source: Everest, section 3.1; one header for several writes, numbers instead of random epoch IDs, and links between
 //! epochs are ours.

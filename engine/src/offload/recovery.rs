@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use super::log::{self, Link, RECORD_BYTES_MAX, Record};
 use super::record::{self, HEADER, Header, HeaderBytes, Kind, LOG_STARTS, SUPERBLOCK, Stored, Sum, Superblock};
-use crate::units::SECTOR;
+use super::versions::is_possible;
 
 /// Bytes of a read: large enough for the disk's streaming rate, small enough to be shared with others.
 const READ_BYTES: u64 = RECORD_BYTES_MAX;
@@ -237,7 +237,7 @@ impl Scan {
             }
             Kind::Padding => {}
         }
-        self.records.push_back(Record { at: self.at, sectors: (header.bytes / SECTOR) as u16, needed: 0 });
+        self.records.push_back(Record::new(self.at, header.bytes, 0));
         self.taken += past;
         self.at += header.bytes;
         self.number += 1;
@@ -253,7 +253,9 @@ impl Scan {
                 && header.bytes <= left.min(RECORD_BYTES_MAX)
                 && header.bytes <= link.end.saturating_sub(at)
         };
-        Header::decode(bytes).filter(is_expected)
+        let header = Header::decode(bytes).filter(is_expected)?;
+        let are_possible = |count| record::writes(bytes, count).all(|it| is_possible(it.start, u64::from(it.len)));
+        (header.kind != Kind::Writes || are_possible(header.count)).then_some(header)
     }
 
     /// There is no valid record: the present epoch ends here.

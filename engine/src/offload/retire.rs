@@ -131,7 +131,7 @@ impl Offload {
         }
         // All versions are looked at only if no record is needed.
         let has_records = state.log.tail().is_some();
-        let may_have = |&id: &Id| self.versions[id].stores & store.bit() != 0;
+        let may_have = |id: Id| self.versions[id].stores & store.bit() != 0;
         let is_dead_ignored = planted!(RetiredWithDeadVersions);
         if has_records && !is_dead_ignored && !planted!(RetiredWhileRemembering) {
             return false;
@@ -139,7 +139,7 @@ impl Offload {
         let mut volumes = self.volumes.values();
         !volumes.any(|Volume { writing, live, dead, .. }| {
             let dead = dead.values().filter(|_| !is_dead_ignored);
-            writing.values().chain(live.values()).chain(dead).any(may_have)
+            writing.values().copied().chain(live.values()).chain(dead).any(may_have)
         })
     }
 }

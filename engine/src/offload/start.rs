@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::log::{EPOCH_BITS, Log};
 use super::map::{Known, Map};
+use super::packed::Packed;
 use super::ranges::Id;
 use super::record::Stored;
 use super::recovery::Recovered;
 use super::store::{LATE_BYTES_MAX, Note, State, Store, StoreId};
-use super::{
-    COPIES_MAX, COUNTER_BITS, Decided, NOWHERE, Offload, Pin, STORES_MAX, Settings, Version, Volume, of_place, place,
-};
+use super::versions::{Version, Versions};
+use super::{COPIES_MAX, COUNTER_BITS, Decided, Offload, Pin, STORES_MAX, Settings, Volume};
 use crate::ids::{VolumeId, VolumeKey};
-use crate::slab::{Slab, Table};
+use crate::slab::Table;
 use crate::units::Nanos;
 
 /// Where the writes of a disk may go, besides the disk.
@@ -68,7 +68,8 @@ impl Offload {
             now,
             stores: Vec::new(),
             volumes: Table::default(),
-            versions: Slab::new(),
+            versions: Versions::new(),
+            mapped: 0,
             first_number: u64::from(past.incarnation) << COUNTER_BITS,
             next_number: u64::from(past.incarnation) << COUNTER_BITS,
             pins: Vec::new(),
@@ -110,7 +111,8 @@ impl Offload {
             below: map.below(),
             mapped: map.stores,
         };
-        merged.know(map.versions, rules.missing & rules.mapped);
+        offload.mapped = rules.missing & rules.mapped;
+        merged.know(map.versions, offload.mapped);
         offload.merge(&merged, &rules);
         offload.settle();
         offload
@@ -125,11 +127,11 @@ impl Offload {
         }
         let mut merged = Merged::default();
         let log = merged.add(store, recovered, 0);
-        let lacks = |(number, &id): (&u64, &Id)| {
-            let Version { mapped, copies, .. } = self.versions[id];
-            mapped == store.bit() && copies == [NOWHERE; COPIES_MAX] && !merged.versions.contains_key(number)
+        let lacks = |(number, id): (u64, Id)| {
+            let is_only_there = self.versions[id].stores & self.mapped == store.bit();
+            is_only_there && self.versions.places(id).stores() == 0 && !merged.versions.contains_key(&number)
         };
-        if self.volumes.values().flat_map(|volume| &volume.live).any(lacks) {
+        if self.volumes.values().flat_map(|volume| volume.live.iter()).any(lacks) {
             return false;
         }
         self.stores[store.0 as usize].log = log;
@@ -138,26 +140,23 @@ impl Offload {
         let mut owed = BTreeSet::new();
         for (&number, found) in &merged.versions {
             let (_, at) = found.copies[0];
-            let is_missed = |&&id: &&Id| {
-                let version = &self.versions[id];
-                version.stores & store.bit() != 0 && version.copies.contains(&NOWHERE)
-            };
+            let is_missed =
+                |&&id: &&Id| self.versions[id].stores & store.bit() != 0 && !self.versions.places(id).are_all();
             let Some(&id) = ids.get(&number).filter(is_missed) else {
                 // It was deleted meanwhile, does not count there, or enough others have it.
                 owed.insert(number);
                 continue;
             };
             self.stores[store.0 as usize].log.need(at);
-            let free = self.versions[id].copies.iter_mut().find(|copy| **copy == NOWHERE).expect("there is one");
-            *free = place(store, at);
+            self.versions.add_place(id, store, at);
         }
+        self.mapped &= !store.bit();
         for (_, id) in ids {
-            self.versions[id].mapped &= !store.bit();
-            let version = &mut self.versions[id];
-            if version.copy_on(store).is_none() && version.stores & store.bit() != 0 {
+            if self.versions.places(id).on(store).is_none() && self.versions[id].stores & store.bit() != 0 {
+                let live = self.versions[id].live();
                 let state = &mut self.stores[store.0 as usize];
-                state.live_bytes = state.live_bytes.saturating_sub(u64::from(version.live));
-                version.stores &= !store.bit();
+                state.live_bytes = state.live_bytes.saturating_sub(live);
+                self.versions[id].stores &= !store.bit();
                 self.forget_if_gone(id);
             }
         }
@@ -175,18 +174,15 @@ impl Offload {
     /// unless even fewer copies would do. The same holds for a version that recovery has dropped: as long as stores
     /// have it, the next process must know of its deletion.
     pub(crate) fn is_thin(&self) -> bool {
-        let is_thin = |&id: &Id| {
-            let version = &self.versions[id];
-            if version.is_failed {
-                return true;
-            }
+        let is_thin = |id: Id| {
             // The next process does not count what only stores have that were not told.
-            let is_sure = |&&copy: &&u64| copy != NOWHERE && self.is_told(of_place(copy).0);
-            let copies = version.copies.iter().filter(is_sure).count();
-            copies < self.settings.copies
+            let is_sure = |&(store, _): &(StoreId, u64)| self.is_told(store);
+            let places = self.versions.places(id);
+            self.versions[id].is_failed() || places.iter().filter(is_sure).count() < self.settings.copies
         };
         // Only those are looked at, since there may be millions of others.
-        let of = |versions: &BTreeMap<u64, Id>| versions.range(..self.first_number).any(|(_, &id)| is_thin(&id));
+        let is_early = |&(number, _): &(u64, Id)| number < self.first_number;
+        let of = |versions: &Packed<Id>| versions.iter().take_while(is_early).any(|(_, id)| is_thin(id));
         self.volumes.values().any(|volume| of(&volume.live) || of(&volume.dead))
     }
 
@@ -210,8 +206,7 @@ impl Offload {
 
     /// All versions that are in stores and are not on their way.
     fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
-        let all = self.volumes.values().flat_map(|volume| volume.live.iter().chain(&volume.dead));
-        all.map(|(&number, &id)| (number, id))
+        self.volumes.values().flat_map(|volume| volume.live.iter().chain(volume.dead.iter()))
     }
 
     /// Enters what counts of what the stores have.
@@ -233,33 +228,26 @@ impl Offload {
             let volume = Some(VolumeKey(found.stored.key)).filter(|&volume| self.volumes.contains(volume));
             // If its volume was deleted, it is not read, and the log does not keep it.
             let Some(volume) = volume else { continue };
-            let mut copies = [NOWHERE; COPIES_MAX];
-            for (free, &(store, at)) in copies.iter_mut().zip(&found.copies) {
-                *free = place(store, at);
+            let Stored { start, len, .. } = found.stored;
+            let id = self.versions.add(Version::new(number, volume, start, len));
+            for &(store, at) in found.copies.iter().take(COPIES_MAX) {
+                self.versions.add_place(id, store, at);
                 self.stores[store.0 as usize].log.need(at);
             }
-            let Stored { start, len, .. } = found.stored;
             let is_failed = !merged.counts(number, found, rules);
-            let id = self.versions.take();
-            self.versions[id] = Version {
-                number,
-                volume: volume.0,
-                start,
-                len,
-                live: if is_failed { 0 } else { len },
-                copies,
-                // What the map does not have is not in the missing stores for which it is used, or does not count
-                // there.
-                stores: found.present() | found.mapped(rules) | rules.missing & !rules.mapped,
-                mapped: found.mapped(rules) & rules.missing,
-                is_failed,
-                ..Version::default()
-            };
+            let version = &mut self.versions[id];
+            // What the map does not have is not in the missing stores for which it is used, or does not count there.
+            version.stores = found.present() | found.mapped(rules) | rules.missing & !rules.mapped;
+            if is_failed {
+                version.fail()
+            } else {
+                version.set_live(version.len())
+            }
             if is_failed {
                 // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
                 let state = &mut self.volumes[volume];
                 state.failed.insert(number, (start, start + u64::from(len)));
-                state.covered.insert(number);
+                state.covered.insert(number, ());
                 state.die(number, id);
             } else {
                 self.took_effect(id);

@@ -1,7 +1,8 @@
 //! What an operator sees.
 
+use super::Offload;
+use super::ranges::Id;
 use super::store::{State, Store, StoreId};
-use super::{Offload, Version};
 use crate::units::Nanos;
 
 /// The state of one store, for operators.
@@ -83,18 +84,21 @@ impl Offload {
     /// The state of all.
     pub(crate) fn stats_of_all(&mut self, now: Nanos) -> OffloadStats {
         let away = self.mask(Store::is_away);
-        let live = || self.volumes.values().flat_map(|volume| volume.live.values()).map(|&id| &self.versions[id]);
-        let is_thin =
-            |version: &&Version| version.stores & away != 0 || version.copies_in(!away) < self.settings.copies;
-        let thin_bytes =
-            if away == 0 { 0 } else { live().filter(is_thin).map(|version| u64::from(version.live)).sum() };
-        let oldest = self.volumes.values().filter_map(|volume| volume.live.keys().next()).min();
+        let live = || self.volumes.values().flat_map(|volume| volume.live.values());
+        let is_thin = |&id: &Id| {
+            let (stores, places) = (self.versions[id].stores, self.versions.places(id));
+            let copies = places.iter().filter(|(store, _)| stores & !away & store.bit() != 0).count();
+            stores & away != 0 || copies < self.settings.copies
+        };
+        let thin_bytes = if away == 0 { 0 } else { live().filter(is_thin).map(|id| self.versions[id].live()).sum() };
+        let oldest = self.volumes.values().filter_map(|volume| volume.live.iter().next()).map(|(number, _)| number);
+        let oldest = oldest.min();
         while let [_, (_, second), ..] = *self.marks.make_contiguous()
-            && oldest.is_none_or(|&oldest| second <= oldest)
+            && oldest.is_none_or(|oldest| second <= oldest)
         {
             self.marks.pop_front();
         }
-        let first = self.marks.front().filter(|(_, number)| oldest.is_some_and(|oldest| number <= oldest));
+        let first = self.marks.front().filter(|(_, number)| oldest.is_some_and(|oldest| *number <= oldest));
         let since = first.map_or(0, |&(at, _)| at);
         OffloadStats {
             stores: (0..self.stores.len() as u8).map(|at| self.stats(StoreId(at))).collect(),

@@ -7,6 +7,7 @@
 //! process; at the end everything is home and the logs are empty.
 //! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
+mod memory;
 mod retires;
 mod stops;
 

@@ -1,13 +1,9 @@
 //! What the client does by itself: it appends records, deletes versions, opens logs anew, and makes tails durable.
 
-use std::collections::BTreeMap;
-
 use super::ranges::Id;
 use super::record::NOTES_MAX;
 use super::store::{Note, State, Store, StoreId, What};
 use super::{Action, COUNTER_BITS, Offload, Pin, TAIL_NS, Volume};
-#[cfg(test)]
-use super::{NOWHERE, of_place};
 use crate::ids::VolumeKey;
 use crate::units::Nanos;
 
@@ -44,11 +40,11 @@ impl Offload {
         self.search_again();
         let is_dropped = |id: &Id| {
             let version = &self.versions[*id];
-            version.is_failed && version.stores & store.bit() != 0 && version.copy_on(store).is_none()
+            version.is_failed() && version.stores & store.bit() != 0 && self.versions.places(*id).on(store).is_none()
         };
-        let failed = |volume: &Volume| [volume.writing.clone(), volume.dead.clone()];
-        let dropped: Vec<Id> = self.volumes.values().flat_map(failed).flat_map(BTreeMap::into_values).collect();
-        for id in dropped.into_iter().filter(is_dropped).collect::<Vec<_>>() {
+        let of = |volume: &Volume| volume.writing.values().copied().chain(volume.dead.values()).collect::<Vec<Id>>();
+        let dropped = self.volumes.values().flat_map(of).filter(is_dropped);
+        for id in dropped.collect::<Vec<_>>() {
             self.versions[id].stores &= !store.bit();
             self.forget_if_gone(id);
         }
@@ -151,16 +147,17 @@ impl Offload {
     fn delete_dead(&mut self) {
         for volume in (0..self.volumes.past()).map(VolumeKey) {
             let Some(state) = self.volumes.get(volume) else { continue };
-            let lowest = state.covered.first().copied().unwrap_or(u64::MAX);
+            let lowest = state.covered.first_from(0).map_or(u64::MAX, |(number, ())| number);
             let limit = if planted!(HighestDeletedFirst) { u64::MAX } else { lowest };
             // A version that failed hides nothing, so its deletion waits for no other.
-            let may_go = |&&number: &&u64| number <= limit || state.failed.contains_key(&number);
+            let may_go = |&number: &u64| number <= limit || state.failed.contains_key(&number);
             let last = limit.max(state.failed.last_key_value().map_or(0, |(&number, _)| number));
-            let looked = state.undeleted.range(..=last).filter(may_go).take(LOOKS_MAX);
-            let dead: Vec<(u64, Id)> = looked.map(|number| (*number, state.dead[number])).collect();
+            let looked = state.undeleted.iter().map(|(number, ())| number).take_while(|&number| number <= last);
+            let of = |number| (number, state.dead.get(number).expect("it is dead"));
+            let dead: Vec<(u64, Id)> = looked.filter(may_go).take(LOOKS_MAX).map(of).collect();
             for (number, id) in dead {
                 if self.delete(id) {
-                    self.volumes[volume].undeleted.remove(&number);
+                    self.volumes[volume].undeleted.remove(number);
                 }
             }
         }
@@ -170,34 +167,34 @@ impl Offload {
     fn delete(&mut self, id: Id) -> bool {
         let away = self.mask(Store::is_away);
         let no_host = self.mask(|store| !store.is_open() || store.is_retiring);
-        let version = &mut self.versions[id];
-        let covered = &self.volumes[VolumeKey(version.volume)].covered;
-        let is_urgent = self.is_ending || covered.contains(&version.number);
+        let (version, places) = (self.versions[id], self.versions.places(id));
+        let is_urgent = self.is_ending || self.volumes[version.volume()].covered.get(version.number).is_some();
+        let mut moving = self.versions.moving(id);
         for (at, store) in self.stores.iter_mut().enumerate() {
             let bit = StoreId(at as u8).bit();
-            if version.stores & bit & !version.deleting & !away != 0 {
+            if version.stores & bit & !moving.deleting & !away != 0 {
                 // A failed version that was never acknowledged there is gone with the epoch.
-                if version.copy_on(StoreId(at as u8)).is_some() {
-                    version.deleting |= bit;
+                if places.on(StoreId(at as u8)).is_some() {
+                    moving.deleting |= bit;
                     store.delete(self.now, id, is_urgent);
                 }
             }
         }
-        if version.stores & away == 0 {
-            return version.stores & !version.deleting == 0;
-        }
-        // As many others as there are copies remember it.
-        let missing = self.settings.copies.saturating_sub(version.remembering.count_ones() as usize);
-        let hosts = (0..self.stores.len() as u8).map(StoreId);
-        let free = hosts.filter(|store| (no_host | version.remembering) & store.bit() == 0);
-        let hosts: Vec<StoreId> = free.take(missing).collect();
-        if hosts.len() == missing {
-            for store in hosts {
-                version.remembering |= store.bit();
-                self.stores[store.0 as usize].remembered.push_back(version.number);
+        if version.stores & away != 0 {
+            // As many others as there are copies remember it.
+            let missing = self.settings.copies.saturating_sub(moving.remembering.count_ones() as usize);
+            let hosts = (0..self.stores.len() as u8).map(StoreId);
+            let free = hosts.filter(|store| (no_host | moving.remembering) & store.bit() == 0);
+            let hosts: Vec<StoreId> = free.take(missing).collect();
+            if hosts.len() == missing {
+                for store in hosts {
+                    moving.remembering |= store.bit();
+                    self.stores[store.0 as usize].remembered.push_back(version.number);
+                }
             }
         }
-        false
+        self.versions.change(id, |now| *now = moving);
+        version.stores & away == 0 && version.stores & !moving.deleting == 0
     }
 
     /// A record of remembered deletions is durable.
@@ -209,7 +206,7 @@ impl Offload {
         self.pins.push(Pin { on: store, at, numbers: numbers.clone() });
         for number in numbers {
             if let Some(id) = self.dead_version(number) {
-                self.versions[id].remembered |= store.bit();
+                self.versions.change(id, |moving| moving.remembered |= store.bit());
                 self.forget_if_gone(id);
             }
         }
@@ -301,7 +298,7 @@ impl Offload {
         if state.log.used() <= state.log.capacity() / 2 {
             return;
         }
-        let Some(at) = self.pins.iter().position(|pin| pin.on == store && pin.at == Some(tail.at)) else { return };
+        let Some(at) = self.pins.iter().position(|pin| pin.on == store && pin.at == Some(tail.at())) else { return };
         // It stays in the log until the repetition is durable, since the tail moves behind that.
         let Pin { numbers, .. } = &self.pins[at];
         let state = &mut self.stores[store.0 as usize];
@@ -319,12 +316,12 @@ impl Offload {
         let mut text = String::new();
         for volume in self.volumes.values() {
             text += &format!("\n{} away, covered {:x?}, failed {:?}", volume.away_bytes, volume.covered, volume.failed);
-            for (number, &id) in &volume.dead {
-                text += &format!("\ndead {number:x}: {:x?}", self.versions[id]);
+            for (number, id) in volume.dead.iter() {
+                text += &format!("\ndead {number:x}: {:x?} {:x?}", self.versions[id], self.versions.moving(id));
             }
         }
-        for (number, &id) in self.volumes.values().flat_map(|volume| &volume.live) {
-            text += &format!("\nlive {number:x}: {}", self.versions[id].live);
+        for (number, id) in self.volumes.values().flat_map(|volume| volume.live.iter()) {
+            text += &format!("\nlive {number:x}: {}", self.versions[id].live());
         }
         for store in &self.stores {
             let Store { state, log, pending, deletions, notes, remembered, owed, .. } = store;
@@ -343,10 +340,10 @@ impl Offload {
             for part in volume.ranges.parts(0, u64::MAX) {
                 let Some(id) = part.version else { continue };
                 let version = &self.versions[id];
-                assert!(version.start <= part.start && part.end <= version.end(), "{part:?} of {version:?}");
+                assert!(version.start() <= part.start && part.end <= version.end(), "{part:?} of {version:?}");
                 assert!(version.stores != 0, "no store has {version:?}");
                 let is_missing = version.stores & self.mask(|store| store.state == State::Missing) != 0;
-                assert!(is_missing || version.copies.iter().any(|&copy| copy != NOWHERE && of_place(copy).1 > 0));
+                assert!(is_missing || self.versions.places(id).iter().any(|(_, at)| at > 0));
                 away += volume.ranges.away(part.start, part.end, id).map(|(from, to)| to - from).sum::<u64>();
             }
             assert_eq!(away, volume.away_bytes);

@@ -46,9 +46,8 @@ impl World {
         let (start, end) = bytes((unit, unit + 1));
         let part = self.offload.volumes[VOLUME].ranges.parts(start, end).next().expect("a part");
         let Some(id) = part.version.filter(|_| !part.is_home) else { return (0, 0) };
-        let version = &self.offload.versions[id];
-        let copies = version.copies.iter().filter(|&&copy| copy != NOWHERE);
-        (copies.fold(version.mapped, |mask, &copy| mask | of_place(copy).0.bit()), version.stores)
+        let (stores, places) = (self.offload.versions[id].stores, self.offload.versions.places(id));
+        (stores & self.offload.mapped | places.stores(), stores)
     }
 
     /// Without some stores, what the others or the base have can be read, and nothing else.
