@@ -46,6 +46,7 @@ mod stats;
 mod store;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod versions;
 mod work;
 
@@ -279,8 +280,8 @@ impl Offload {
     }
 
     /// Takes a write for which [`Offload::choose`] says `Stores`; its data stays as it is until it is done. No other
-    /// write that overlaps it is on its way.
-    pub(crate) fn write(&mut self, now: Nanos, volume: VolumeKey, io: IoId, start: u64, end: u64) {
+    /// write that overlaps it is on its way. `share_ppb` as there.
+    pub(crate) fn write(&mut self, now: Nanos, volume: VolumeKey, io: IoId, (start, end): (u64, u64), share_ppb: u64) {
         self.now = self.now.max(now);
         let (bytes, number) = (end - start, self.next_number);
         self.next_number += 1;
@@ -296,10 +297,10 @@ impl Offload {
         let id = self.versions.add(Version::new(number, volume, start, bytes as u32));
         let waiting = if planted!(OneCopyIsEnough) { 1 } else { stores.len() as u8 };
         self.versions.change(id, |moving| *moving = Moving { io: Some(io), waiting, ..Moving::default() });
-        let copies = self.settings.copies as u8;
+        let (copies, tenant) = (self.settings.copies as u8, self.volumes[volume].tenant);
         let stored = Stored { version: number, key: volume.0, start, len: bytes as u32, copies };
         for &(.., store) in &stores {
-            self.stores[store as usize].push(Pending { id, io, stored });
+            self.stores[store as usize].pending.push(tenant, share_ppb, Pending { id, io, stored });
         }
         self.volumes[volume].writing.insert(number, id);
         self.settle();
@@ -489,8 +490,7 @@ impl Offload {
         self.search_again();
         let state = &mut self.stores[store.0 as usize];
         state.state = State::Failing;
-        state.pending_bytes = 0;
-        let pending = std::mem::take(&mut state.pending);
+        let pending = state.pending.clear();
         let remembered = std::mem::take(&mut state.remembered);
         (state.delete_at, state.hinted) = (None, 0..0);
         for id in std::mem::take(&mut state.deletions) {

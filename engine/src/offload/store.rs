@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::log::{Log, Place, RECORD_BYTES_MAX};
 use super::ranges::Id;
-use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes, WRITES_MAX};
+use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes};
+use super::turns::Turns;
 use crate::ids::IoId;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
@@ -107,8 +108,7 @@ pub(super) struct Store {
     pub(super) log: Log,
     /// No epoch of this process has begun.
     pub(super) is_new: bool,
-    pub(super) pending: VecDeque<Pending>,
-    pub(super) pending_bytes: u64,
+    pub(super) pending: Turns,
     /// Reads of its data on their way.
     pub(super) reads: u32,
     /// Requests of others at its disk, as its server has told, and when. `None` if it has not since the store is open.
@@ -149,8 +149,7 @@ impl Store {
             is_retiring: false,
             log,
             is_new: true,
-            pending: VecDeque::new(),
-            pending_bytes: 0,
+            pending: Turns::default(),
             reads: 0,
             others: None,
             ask_at: 0,
@@ -204,12 +203,7 @@ impl Store {
     pub(super) fn takes(&self, bytes: u64) -> bool {
         // A header and a gap each, at most.
         let besides = (self.pending.len() as u64 + 1) * BLOCK;
-        self.is_open() && self.log.has_room(self.pending_bytes + bytes + besides)
-    }
-
-    pub(super) fn push(&mut self, pending: Pending) {
-        self.pending_bytes += u64::from(pending.stored.len);
-        self.pending.push_back(pending);
+        self.is_open() && self.log.has_room(self.pending.bytes() + bytes + besides)
     }
 
     /// Whether its records and superblocks are all written, or failed.
@@ -287,19 +281,12 @@ impl Store {
     }
 
     fn append_writes(&mut self) -> bool {
-        let (mut count, mut bytes) = (0, HEADER as u64);
-        for pending in self.pending.iter().take(WRITES_MAX) {
-            if count > 0 && bytes + u64::from(pending.stored.len) > RECORD_BYTES_MAX {
-                break;
-            }
-            (count, bytes) = (count + 1, bytes + u64::from(pending.stored.len));
-        }
-        if count == 0 {
+        if self.pending.is_empty() {
             return false;
         }
+        let (count, bytes) = self.pending.choose();
         let Some((padding, place)) = self.log.append(bytes, count as u16) else { return false };
-        self.pending_bytes -= bytes - HEADER as u64;
-        let writes: Vec<Pending> = self.pending.drain(..count).collect();
+        let writes = self.pending.take();
         let ids = writes.iter().map(|pending| pending.id).collect();
         let ios = writes.iter().map(|pending| pending.io).collect();
         self.begin(padding, place, What::Writes(ids), ios);

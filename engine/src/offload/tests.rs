@@ -346,7 +346,7 @@ impl World {
                 let Busy::Write { value, .. } = self.busy[&io] else { panic!("no write") };
                 self.at_base.push((io, units, vec![value; units.1 - units.0]));
             }
-            Choice::Stores => self.offload.write(self.now, VOLUME, io, start, end),
+            Choice::Stores => self.offload.write(self.now, VOLUME, io, (start, end), 0),
             // The owner keeps it, and it can be found or not.
             Choice::Wait => {
                 let Some(Busy::Write { value, .. }) = self.busy.remove(&io) else { panic!("no write") };

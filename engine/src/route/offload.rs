@@ -237,8 +237,9 @@ impl Route {
             Choice::Wait => self.hold(now, io, failures),
             Choice::Stores => {
                 self.disk.submit_elsewhere(now, io, failures);
-                let offload = self.offload.as_mut().expect("just seen");
-                offload.write(now, key, io, start, end);
+                let Route { offload, disk, .. } = self;
+                let share_ppb = disk.scheduler().share_ppb(tenant);
+                offload.as_mut().expect("just seen").write(now, key, io, (start, end), share_ppb);
             }
         }
     }

@@ -27,7 +27,7 @@ impl Client {
     fn write(&mut self, start: u64) {
         let range = (start, start + BLOCK);
         assert_eq!(self.offload.choose(0, VOLUME, range, 100, || 0), Choice::Stores);
-        self.offload.write(0, VOLUME, IoId(self.next_io), range.0, range.1);
+        self.offload.write(0, VOLUME, IoId(self.next_io), range, 0);
         self.next_io += 1;
     }
 

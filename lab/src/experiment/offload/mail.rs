@@ -18,8 +18,8 @@ pub const PEAKS: Experiment = Experiment {
             three episodes: requests, part of reads, requests of the peak minute and 90 % of these on one volume, the \
             rest spread evenly over minutes and volumes. Arrivals are independent, and all rates of an episode are \
             scaled until the mean response without off-load is 1.5, 0.06 and 0.04 s. Without caches; all writes \
-            off-loaded and never brought home (`always`), and the default settings (`peak`). A quick run has the first 12 \
-            minutes.",
+            off-loaded and never brought home (`always`), and the default settings (`peak`). A quick run has the first \
+            12 minutes.",
     paper: "Everest, section 4.1, tables 1 and 2, figures 5 and 6: 1.4 to 70 times shorter means.",
     run,
 };

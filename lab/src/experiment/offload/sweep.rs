@@ -13,8 +13,8 @@ use super::mail::Scaled;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "offload-settings",
     question: "How much do thresholds and the reclaim depth matter in the peaks of a mail server?",
-    setup: "The episodes of offload-mail without caches, with the first seed only, and one setting at a time changed. A \
-            quick run has the first 12 minutes.",
+    setup: "The episodes of offload-mail without caches, with the first seed only, and one setting at a time changed. \
+            A quick run has the first 12 minutes.",
     paper: "Everest, section 4.1, figure 7: insensitive.",
     run,
 };
