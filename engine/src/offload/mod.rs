@@ -17,8 +17,8 @@
 //!    others
 //!    as there are copies remember it; the store is told when it is back.
 //! 2. A version is deleted only when it is on the base durably, or a higher one is durable in the stores.
-//! 3. The highest version is deleted last: a version waits until the deletion of lower ones that it covers is durable
-//!    everywhere. (Here: until no lower version of the volume that was covered remains.)
+//! 3. The highest version is deleted last: a version waits until the deletion of those that it hides ([`hiding`]) is
+//!    durable everywhere, or stands before its own in the only log that has them.
 //!
 //! **Failures.** If a record cannot be written, the log of that store begins a new epoch ([`log`]), and the writes that
 //! were on their way are decided anew ([`Action::Again`]). The failed version may be in stores: its range counts as
@@ -30,6 +30,7 @@
 //! Source: Everest, section 3. Batches of writes in one record, epochs with links, and remembered deletions without the
 //! name of their store are ours. Downside: one old version that stays delays the deletion of all covered later ones.
 
+mod hiding;
 mod log;
 mod map;
 mod packed;
@@ -50,7 +51,7 @@ mod turns;
 mod versions;
 mod work;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use log::{STORE_BYTES_MIN, log_bytes};
 pub use map::{Known, Map};
@@ -65,6 +66,7 @@ pub use store::StoreId;
 use crate::ids::{IoId, TenantId, VolumeKey};
 use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos, SECOND};
+use hiding::Hiding;
 use packed::Packed;
 use ranges::{Id, Ranges};
 use record::Stored;
@@ -148,8 +150,9 @@ struct Volume {
     dead: Packed<Id>,
     /// Of these, those whose deletion some store has still to be asked for.
     undeleted: Packed<()>,
-    /// Versions that a higher one covers in part or that failed, and that are not deleted everywhere.
-    covered: Packed<()>,
+    /// Of these, those for which something has changed.
+    ready: BTreeSet<u64>,
+    hiding: Hiding,
     /// Failed versions, with their ranges.
     failed: BTreeMap<u64, (u64, u64)>,
     /// What is being copied to the base.
@@ -166,7 +169,13 @@ impl Volume {
     fn die(&mut self, number: u64, id: Id) {
         self.live.remove(number);
         self.dead.insert(number, id);
+        self.undelete(number);
+    }
+
+    /// Some store has to be asked to delete a version, if that is possible now.
+    fn undelete(&mut self, number: u64) {
         self.undeleted.insert(number, ());
+        self.ready.insert(number);
     }
 }
 
@@ -398,7 +407,6 @@ impl Offload {
         // Copies that are there are deleted; others go with the epoch of their store. Higher versions hide it until
         // then.
         state.failed.insert(number, range);
-        state.covered.insert(number, ());
         state.die(number, id);
         self.actions.push_back(Action::Again(io));
         self.forget_if_gone(id);
@@ -410,9 +418,14 @@ impl Offload {
         let (number, len) = (version.number, version.len());
         let state = &mut self.volumes[version.volume()];
         let (versions, stores) = (&mut self.versions, &mut self.stores);
+        for (&failed, &(from, to)) in &state.failed {
+            if failed < number && from < version.end() && version.start() < to {
+                state.hiding.add(number, failed);
+            }
+        }
         state.ranges.cover(version.start(), version.end(), id, |older, bytes, is_home| {
             let version = &mut versions[older];
-            state.covered.insert(version.number, ());
+            state.hiding.add(number, version.number);
             if !is_home {
                 version.set_live(version.live() - bytes);
                 state.away_bytes -= bytes;
@@ -421,6 +434,7 @@ impl Offload {
                     state.live.remove(version.number);
                     state.dead.insert(version.number, older);
                     state.undeleted.insert(version.number, ());
+                    state.ready.insert(version.number);
                 }
             }
         });
@@ -539,13 +553,14 @@ impl Offload {
     fn delete_again(&mut self, store: StoreId, id: Id) {
         self.versions.change(id, |moving| moving.deleting &= !store.bit());
         let version = &self.versions[id];
-        self.volumes[version.volume()].undeleted.insert(version.number, ());
+        self.volumes[version.volume()].undelete(version.number);
     }
 
     /// A store does not remember the deletion of a version.
     fn forget_host(&mut self, store: StoreId, number: u64) {
         if let Some(id) = self.dead_version(number) {
             self.versions.change(id, |moving| moving.remembering &= !store.bit());
+            self.volumes[self.versions[id].volume()].undelete(number);
         }
     }
 
@@ -565,9 +580,13 @@ impl Offload {
         } else {
             state.ranges.remove(version.start(), version.end(), id);
         }
-        state.covered.remove(number);
         state.undeleted.remove(number);
         state.dead.remove(number);
+        for higher in state.hiding.forget(number) {
+            if state.undeleted.get(higher).is_some() {
+                state.ready.insert(higher);
+            }
+        }
         for (store, at) in self.versions.places(id).iter() {
             if stores & store.bit() != 0 {
                 let state = &mut self.stores[store.0 as usize];

@@ -247,7 +247,6 @@ impl Offload {
                 // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
                 let state = &mut self.volumes[volume];
                 state.failed.insert(number, (start, start + u64::from(len)));
-                state.covered.insert(number, ());
                 state.die(number, id);
             } else {
                 self.took_effect(id);

@@ -38,6 +38,9 @@ impl Offload {
     /// A new epoch has begun: recovery does not find the records any more that were dropped.
     fn opened(&mut self, store: StoreId) {
         self.search_again();
+        for volume in self.volumes.values_mut() {
+            volume.ready.extend(volume.undeleted.iter().map(|(number, ())| number));
+        }
         let is_dropped = |id: &Id| {
             let version = &self.versions[*id];
             version.is_failed() && version.stores & store.bit() != 0 && self.versions.places(*id).on(store).is_none()
@@ -66,7 +69,8 @@ impl Offload {
             State::Missing | State::Opening | State::Open | State::Failing | State::Retired => None,
         });
         let deletes = self.stores.iter().filter(|store| store.is_open()).filter_map(|store| store.delete_at);
-        reopens.chain(self.tail_at).chain(deletes).min()
+        let is_ready = self.volumes.values().any(|volume| !volume.ready.is_empty());
+        reopens.chain(self.tail_at).chain(deletes).chain(is_ready.then_some(self.now)).min()
     }
 
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
@@ -143,24 +147,46 @@ impl Offload {
         state.delete_at = state.delete_at.filter(|&at| at > self.now);
     }
 
-    /// Deletes versions that are dead, in the order of their numbers, unless a lower one that was covered remains.
+    /// Deletes versions that are dead, as far as that is possible. Those that must wait are looked at again when what
+    /// they wait for has changed.
     fn delete_dead(&mut self) {
         for volume in (0..self.volumes.past()).map(VolumeKey) {
-            let Some(state) = self.volumes.get(volume) else { continue };
-            let lowest = state.covered.first_from(0).map_or(u64::MAX, |(number, ())| number);
-            let limit = if planted!(HighestDeletedFirst) { u64::MAX } else { lowest };
-            // A version that failed hides nothing, so its deletion waits for no other.
-            let may_go = |&number: &u64| number <= limit || state.failed.contains_key(&number);
-            let last = limit.max(state.failed.last_key_value().map_or(0, |(&number, _)| number));
-            let looked = state.undeleted.iter().map(|(number, ())| number).take_while(|&number| number <= last);
-            let of = |number| (number, state.dead.get(number).expect("it is dead"));
-            let dead: Vec<(u64, Id)> = looked.filter(may_go).take(LOOKS_MAX).map(of).collect();
-            for (number, id) in dead {
-                if self.delete(id) {
-                    self.volumes[volume].undeleted.remove(number);
+            for _ in 0..LOOKS_MAX {
+                let Some(state) = self.volumes.get_mut(volume) else { break };
+                let Some(number) = state.ready.pop_first() else { break };
+                let Some(id) = state.dead.get(number).filter(|_| state.undeleted.get(number).is_some()) else {
+                    continue;
+                };
+                if self.may_delete(volume, id) && self.delete(id) {
+                    let state = &mut self.volumes[volume];
+                    state.undeleted.remove(number);
+                    let above = state.hiding.above(number).filter(|&above| state.undeleted.get(above).is_some());
+                    state.ready.extend(above);
                 }
             }
         }
+    }
+
+    /// Whether nothing that a version hides would be found without it: each is in no store any more, or both are only in
+    /// the same one, and its deletion stands in the log already, so that of the version will stand behind it. With two
+    /// copies that would not do: the version may be deleted on one store, and not count with the other copy alone.
+    fn may_delete(&mut self, volume: VolumeKey, id: Id) -> bool {
+        let (state, version) = (&self.volumes[volume], self.versions[id]);
+        let mut hurried = 0;
+        let is_safe = state.hiding.below(version.number).all(|below| {
+            let Some(below) = state.dead.get(below).or_else(|| state.live.get(below)) else { return true };
+            let (below, deleting) = (self.versions[below], self.versions.moving(below).deleting);
+            let is_before =
+                below.live() == 0 && below.stores == deleting & version.stores && version.stores.is_power_of_two();
+            hurried |= if is_before { 0 } else { deleting };
+            is_before
+        });
+        for (at, store) in (0u8..).zip(&mut self.stores) {
+            if hurried & StoreId(at).bit() != 0 {
+                store.delete_at = None;
+            }
+        }
+        is_safe || planted!(HighestDeletedFirst)
     }
 
     /// Asks the stores that have a version to delete it. Whether all of them are asked.
@@ -168,7 +194,7 @@ impl Offload {
         let away = self.mask(Store::is_away);
         let no_host = self.mask(|store| !store.is_open() || store.is_retiring);
         let (version, places) = (self.versions[id], self.versions.places(id));
-        let is_urgent = self.is_ending || self.volumes[version.volume()].covered.get(version.number).is_some();
+        let is_urgent = self.is_ending || version.is_failed();
         let mut moving = self.versions.moving(id);
         for (at, store) in self.stores.iter_mut().enumerate() {
             let bit = StoreId(at as u8).bit();
@@ -315,7 +341,7 @@ impl Offload {
     pub(super) fn describe(&self) -> String {
         let mut text = String::new();
         for volume in self.volumes.values() {
-            text += &format!("\n{} away, covered {:x?}, failed {:?}", volume.away_bytes, volume.covered, volume.failed);
+            text += &format!("\n{} away, hiding {:x?}, failed {:?}", volume.away_bytes, volume.hiding, volume.failed);
             for (number, id) in volume.dead.iter() {
                 text += &format!("\ndead {number:x}: {:x?} {:x?}", self.versions[id], self.versions.moving(id));
             }

@@ -1,0 +1,57 @@
+//! Which versions of a volume hide which: a version is deleted after those that it hides.
+//!
+//! ```text
+//!   writes   v1 |--------|  v2     |--------|  v3 |-------------|     v2 hides v1, v3 hides v1 and v2
+//! ```
+//!
+//! A version hides another one if it is newer and has covered content of it that was the newest until then, or if the
+//! other one failed and overlaps it. What the other one had covered itself is hidden by it, so an edge for each pair
+//! that overlaps is not needed.
+//!
+//! Memory: two entries in B-trees for each pair, until one of the two is forgotten.
+
+use std::collections::BTreeSet;
+
+#[derive(Default, Debug)]
+pub(super) struct Hiding {
+    /// Higher number, lower number.
+    hidden: BTreeSet<(u64, u64)>,
+    /// Lower number, higher number.
+    hides: BTreeSet<(u64, u64)>,
+}
+
+/// The second numbers of the pairs with this first one.
+fn of(pairs: &BTreeSet<(u64, u64)>, first: u64) -> impl Iterator<Item = u64> + '_ {
+    pairs.range((first, 0)..=(first, u64::MAX)).map(|&(_, second)| second)
+}
+
+impl Hiding {
+    pub(super) fn add(&mut self, higher: u64, lower: u64) {
+        self.hidden.insert((higher, lower));
+        self.hides.insert((lower, higher));
+    }
+
+    /// What a version hides.
+    pub(super) fn below(&self, number: u64) -> impl Iterator<Item = u64> + '_ {
+        of(&self.hidden, number)
+    }
+
+    /// What hides a version.
+    pub(super) fn above(&self, number: u64) -> impl Iterator<Item = u64> + '_ {
+        of(&self.hides, number)
+    }
+
+    /// A version is in no store any more. Returns what has hidden it.
+    pub(super) fn forget(&mut self, number: u64) -> Vec<u64> {
+        let (above, below): (Vec<u64>, Vec<u64>) = (self.above(number).collect(), self.below(number).collect());
+        for &higher in &above {
+            self.hidden.remove(&(higher, number));
+            self.hides.remove(&(number, higher));
+        }
+        for lower in below {
+            self.hidden.remove(&(number, lower));
+            self.hides.remove(&(lower, number));
+        }
+        above
+    }
+}
