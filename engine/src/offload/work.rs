@@ -168,16 +168,19 @@ impl Offload {
     }
 
     /// Whether nothing that a version hides would be found without it: each is in no store any more, or both are only in
-    /// the same one, and its deletion stands in the log already, so that of the version will stand behind it. With two
-    /// copies that would not do: the version may be deleted on one store, and not count with the other copy alone.
+    /// the same one, which is open, and its deletion stands in the log already, so that of the version will stand behind
+    /// it. With two copies that would not do: the version may be deleted on one store, and not count with the other copy
+    /// alone. Nor would it do for a store that fails: its deletion may be lost, and that of the version be remembered.
     fn may_delete(&mut self, volume: VolumeKey, id: Id) -> bool {
+        let open = self.mask(Store::is_open);
         let (state, version) = (&self.volumes[volume], self.versions[id]);
         let mut hurried = 0;
         let is_safe = state.hiding.below(version.number).all(|below| {
             let Some(below) = state.dead.get(below).or_else(|| state.live.get(below)) else { return true };
             let (below, deleting) = (self.versions[below], self.versions.moving(below).deleting);
-            let is_before =
-                below.live() == 0 && below.stores == deleting & version.stores && version.stores.is_power_of_two();
+            let is_before = below.live() == 0
+                && below.stores == deleting & version.stores & open
+                && version.stores.is_power_of_two();
             hurried |= if is_before { 0 } else { deleting };
             is_before
         });
