@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A version hides another one if it is newer and has covered content of it that was the newest until then, or if the
-//! other one failed and overlaps it. What the other one had covered itself is hidden by it, so an edge for each pair
-//! that overlaps is not needed.
+//! other one failed and overlaps it. What the other one had covered itself is hidden by it, until it is deleted: so a
+//! pair is not needed for any two versions that overlap.
 //!
 //! Memory: two entries in B-trees for each pair, until one of the two is forgotten.
 
@@ -39,6 +39,12 @@ impl Hiding {
     /// What hides a version.
     pub(super) fn above(&self, number: u64) -> impl Iterator<Item = u64> + '_ {
         of(&self.hides, number)
+    }
+
+    /// What hides a version hides what it hides.
+    pub(super) fn pass_on(&mut self, number: u64) {
+        let (above, below): (Vec<u64>, Vec<u64>) = (self.above(number).collect(), self.below(number).collect());
+        above.iter().for_each(|&higher| below.iter().for_each(|&lower| self.add(higher, lower)));
     }
 
     /// A version is in no store any more. Returns what has hidden it.

@@ -205,7 +205,7 @@ impl Offload {
     }
 
     /// All versions that are in stores and are not on their way.
-    fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
+    pub(super) fn known_versions(&self) -> impl Iterator<Item = (u64, Id)> + '_ {
         self.volumes.values().flat_map(|volume| volume.live.iter().chain(volume.dead.iter()))
     }
 

@@ -189,7 +189,20 @@ impl Offload {
                 store.delete_at = None;
             }
         }
-        is_safe || planted!(HighestDeletedFirst)
+        is_safe || self.is_hidden(volume, id) || planted!(HighestDeletedFirst)
+    }
+
+    /// Whether higher versions hide all of a version. If so, they hide what it hides as well, and it can be deleted
+    /// before that.
+    fn is_hidden(&mut self, volume: VolumeKey, id: Id) -> bool {
+        let (state, version) = (&mut self.volumes[volume], self.versions[id]);
+        let mut parts = state.ranges.parts(version.start(), version.end());
+        if version.is_failed() || parts.any(|part| part.version == Some(id)) {
+            return false;
+        }
+        drop(parts);
+        state.hiding.pass_on(version.number);
+        true
     }
 
     /// Asks the stores that have a version to delete it. Whether all of them are asked.

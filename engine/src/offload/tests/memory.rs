@@ -97,3 +97,20 @@ fn memory_is_given_back_when_everything_is_home() {
     });
     assert!(measured.bytes_max > 40 * RANGES && measured.bytes_current < 256 * 1024, "{measured:?}");
 }
+
+/// One version that stays does not keep those that were overwritten since.
+#[test]
+fn overwritten_versions_are_forgotten_although_an_older_one_stays() {
+    for copies in [1, 2] {
+        let mut client = Client::new(copies);
+        let mut write = |start: u64, end: u64| {
+            client.offload.write(0, VOLUME, IoId(client.next_io), (start * BLOCK, end * BLOCK), 0);
+            client.next_io += 1;
+            client.act();
+        };
+        write(0, 2);
+        (0..1000).for_each(|at| write(at % 2 * 8, at % 2 * 8 + 1));
+        let versions = client.offload.known_versions().count();
+        assert!(versions <= 5, "{versions} versions of two blocks, and one that stays");
+    }
+}

@@ -209,3 +209,40 @@ fn the_load_is_asked_for_once_at_a_time() {
     tell(&mut rig, 7);
     assert!(!rig.upstream.stats().is_open);
 }
+
+/// Reads of what the server was told to read wait for its answer, and for nothing else.
+#[test]
+fn what_is_going_to_be_read_is_named_first() {
+    let mut rig = Rig::new(OURS, 2);
+    let hint = |rig: &mut Rig, block: u64, blocks: u64| {
+        rig.upstream.hint(block * BLOCK, blocks * BLOCK);
+        rig.heed();
+    };
+    hint(&mut rig, 0, 4);
+    hint(&mut rig, 4, 1);
+    let [first, second, other] = [1, 4, 8].map(|block| rig.submit(Op::Read, block * BLOCK, BLOCK, 0));
+    assert_eq!(rig.outstanding(), [(Kind::Cache, 0), (Kind::Cache, 4), (Kind::Read, 8)]);
+    // The server may refuse it.
+    rig.answer_with(Kind::Cache, Some(Errno::Io));
+    assert_eq!(rig.outstanding(), [(Kind::Read, 1), (Kind::Cache, 4), (Kind::Read, 8)]);
+    rig.answer(Kind::Cache);
+    (0..3).for_each(|_| rig.answer(Kind::Read));
+    let news = rig.news();
+    assert!([first, second, other].iter().all(|&io| news.contains(&done(io))) && news.len() == 3, "{news:?}");
+    // A few at a time.
+    (0..9).for_each(|at| hint(&mut rig, at, 1));
+    assert_eq!(rig.outstanding(), [0, 1, 2, 3].map(|block| (Kind::Cache, block)));
+    // What waits for a hint is sent in the next session, which has none.
+    let read = rig.submit(Op::Read, 0, BLOCK, 0);
+    assert_eq!(rig.upstream.stats().waiting, 1);
+    rig.lose();
+    rig.tick(RETRY_NS_MAX);
+    rig.answer(Kind::Read);
+    assert!(rig.news().contains(&done(read)));
+
+    let mut rig = Rig::idle(OURS, 1, export_flag::SEND_CACHE);
+    rig.tick(0);
+    rig.answer(Kind::Flush);
+    hint(&mut rig, 0, 4);
+    assert_eq!(rig.outstanding(), [], "the server takes none");
+}
