@@ -167,10 +167,11 @@ impl Offload {
         }
     }
 
-    /// Whether nothing that a version hides would be found without it: each is in no store any more, or both are only in
-    /// the same one, which is open, and its deletion stands in the log already, so that of the version will stand behind
-    /// it. With two copies that would not do: the version may be deleted on one store, and not count with the other copy
-    /// alone. Nor would it do for a store that fails: its deletion may be lost, and that of the version be remembered.
+    /// Whether nothing that a version hides would be found without it: each is in no store any more, or both are only
+    /// in the same one, which is open, and its deletion stands in the log already, so that of the version will stand
+    /// behind it. With two copies that would not do: the version may be deleted on one store, and not count with the
+    /// other copy alone. Nor would it do for a store that fails: its deletion may be lost, and that of the version be
+    /// remembered.
     fn may_delete(&mut self, volume: VolumeKey, id: Id) -> bool {
         let open = self.mask(Store::is_open);
         let (state, version) = (&self.volumes[volume], self.versions[id]);
