@@ -41,10 +41,10 @@ impl Hiding {
         of(&self.hides, number)
     }
 
-    /// What hides a version hides what it hides.
-    pub(super) fn pass_on(&mut self, number: u64) {
-        let (above, below): (Vec<u64>, Vec<u64>) = (self.above(number).collect(), self.below(number).collect());
-        above.iter().for_each(|&higher| below.iter().for_each(|&lower| self.add(higher, lower)));
+    /// What hides a version, each with what it hides then if that version is deleted: a higher and a lower one.
+    pub(super) fn pairs_through(&self, number: u64, overlap: impl Fn(u64, u64) -> bool) -> Vec<(u64, u64)> {
+        let of = |higher| self.below(number).map(move |lower| (higher, lower));
+        self.above(number).flat_map(of).filter(|&(higher, lower)| overlap(higher, lower)).collect()
     }
 
     /// A version is in no store any more. Returns what has hidden it.

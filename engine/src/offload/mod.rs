@@ -153,8 +153,8 @@ struct Volume {
     /// Of these, those for which something has changed.
     ready: BTreeSet<u64>,
     hiding: Hiding,
-    /// Failed versions, with their ranges.
-    failed: BTreeMap<u64, (u64, u64)>,
+    /// Failed versions: the start of the range, and the number; the end.
+    failed: BTreeMap<(u64, u64), u64>,
     /// What is being copied to the base.
     reclaiming: Vec<Reclaim>,
     /// For what is next: content with too few copies that can be reached, content in stores that are being emptied or
@@ -170,6 +170,12 @@ impl Volume {
         self.live.remove(number);
         self.dead.insert(number, id);
         self.undelete(number);
+    }
+
+    /// The numbers of the failed versions that overlap a range.
+    fn failed_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> + '_ {
+        let near = self.failed.range((start.saturating_sub(versions::BYTES_MAX), 0)..(end, 0));
+        near.filter(move |&(_, &until)| until > start).map(|(&(_, number), _)| number)
     }
 
     /// Some store has to be asked to delete a version, if that is possible now.
@@ -213,6 +219,8 @@ pub(crate) struct Offload {
     first_number: u64,
     next_number: u64,
     pins: Vec<Pin>,
+    /// Which stores remember deletions, or can, may be different from what [`retire`] has seen last.
+    has_changed_hosts: bool,
     actions: VecDeque<Action>,
     /// When a moved tail is made durable.
     tail_at: Option<Nanos>,
@@ -243,7 +251,7 @@ impl Offload {
     /// Whether a version of any byte may be in a store.
     pub(crate) fn overlaps(&self, volume: VolumeKey, start: u64, end: u64) -> bool {
         let Some(state) = self.volumes.get(volume) else { return false };
-        let has_failed = || state.failed.values().any(|&(from, to)| from < end && start < to);
+        let has_failed = || state.failed_in(start, end).next().is_some();
         state.ranges.overlaps(start, end) || has_failed()
     }
 
@@ -406,7 +414,7 @@ impl Offload {
         }
         // Copies that are there are deleted; others go with the epoch of their store. Higher versions hide it until
         // then.
-        state.failed.insert(number, range);
+        state.failed.insert((range.0, number), range.1);
         state.die(number, id);
         self.actions.push_back(Action::Again(io));
         self.forget_if_gone(id);
@@ -418,11 +426,8 @@ impl Offload {
         let (number, len) = (version.number, version.len());
         let state = &mut self.volumes[version.volume()];
         let (versions, stores) = (&mut self.versions, &mut self.stores);
-        for (&failed, &(from, to)) in &state.failed {
-            if failed < number && from < version.end() && version.start() < to {
-                state.hiding.add(number, failed);
-            }
-        }
+        let failed: Vec<u64> = state.failed_in(version.start(), version.end()).filter(|&it| it < number).collect();
+        failed.into_iter().for_each(|failed| state.hiding.add(number, failed));
         state.ranges.cover(version.start(), version.end(), id, |older, bytes, is_home| {
             let version = &mut versions[older];
             state.hiding.add(number, version.number);
@@ -434,8 +439,11 @@ impl Offload {
                     state.live.remove(version.number);
                     state.dead.insert(version.number, older);
                     state.undeleted.insert(version.number, ());
-                    state.ready.insert(version.number);
                 }
+            }
+            // If all of it is covered now, it does not wait any more.
+            if version.live() == 0 && state.undeleted.get(version.number).is_some() {
+                state.ready.insert(version.number);
             }
         });
         state.live.insert(number, id);
@@ -502,6 +510,7 @@ impl Offload {
     /// has ended.
     fn store_failed(&mut self, store: StoreId) {
         self.search_again();
+        self.has_changed_hosts = true;
         let state = &mut self.stores[store.0 as usize];
         state.state = State::Failing;
         let pending = state.pending.clear();
@@ -576,7 +585,7 @@ impl Offload {
         let Version { number, stores, .. } = version;
         let state = &mut self.volumes[version.volume()];
         if version.is_failed() {
-            state.failed.remove(&number);
+            state.failed.remove(&(version.start(), number));
         } else {
             state.ranges.remove(version.start(), version.end(), id);
         }

@@ -3,6 +3,7 @@
 //! Source: Everest, section 3.2.2.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::packed::Packed;
 use super::ranges::Id;
@@ -102,9 +103,9 @@ impl Offload {
         Some(reclaim)
     }
 
-    /// What follows `reclaim` in the log of a store and is to be copied next, with it: first byte on the store, and
-    /// bytes. The store's disk can read all of it at once. `None` if nothing follows, or if that was said before.
-    pub(crate) fn read_next(&mut self, reclaim: Reclaim) -> Option<(StoreId, u64, u64)> {
+    /// What follows `reclaim` in the log of a store and is to be copied next, with it: positions in the log. The store's
+    /// disk can read all of it at once. `None` if nothing follows, or if the server was told before.
+    pub(crate) fn read_next(&self, reclaim: Reclaim) -> Option<(StoreId, Range<u64>)> {
         let Reclaim { volume, start, end, number } = reclaim;
         let (store, from) = self.parts(volume, start, end).find_map(|part| match part {
             (.., Source::Store(store, at)) => Some((store, at)),
@@ -115,7 +116,7 @@ impl Offload {
             return None;
         }
         let mut until = from + (end - start);
-        let live = self.volumes[volume].live.range(number + 1).take(self.settings.reclaim_depth as usize);
+        let live = self.volumes[volume].live.range(number + 1).take(self.settings.reclaim_depth as usize - 1);
         for (_, id) in live {
             match self.versions.places(id).on(store) {
                 Some(at) if at >= until && at <= until + GAP_MAX => {
@@ -133,8 +134,12 @@ impl Offload {
         if until == from + (end - start) || !is_whole {
             return None;
         }
-        self.stores[store.0 as usize].hinted = from..until;
-        Some((store, offset, len))
+        Some((store, from..until))
+    }
+
+    /// The server of a store was told that these positions are going to be read.
+    pub(crate) fn is_told_next(&mut self, store: StoreId, next: Range<u64>) {
+        self.stores[store.0 as usize].hinted = next;
     }
 
     /// What can be reached has changed: the oldest content comes first again.

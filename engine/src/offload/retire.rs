@@ -33,6 +33,7 @@ impl Offload {
             self.forget_host(store, number);
         }
         self.search_again();
+        self.has_changed_hosts = true;
         self.settle();
     }
 
@@ -52,9 +53,9 @@ impl Offload {
         (0u8..).zip(&self.stores).any(has_versions)
     }
 
-    /// Whether any store is being emptied.
-    fn is_retiring(&self) -> bool {
-        self.stores.iter().any(|store| store.is_retiring && store.state != State::Retired)
+    /// Whether a store that is being emptied remembers deletions.
+    pub(super) fn has_pins_to_move(&self) -> bool {
+        self.pins.iter().any(|pin| self.stores[pin.on.0 as usize].is_retiring)
     }
 
     /// The stores that stay and remember the deletion of a version durably.
@@ -68,9 +69,6 @@ impl Offload {
 
     /// What a store that is being emptied remembers, others are asked to remember.
     pub(super) fn move_pins(&mut self) {
-        if !self.is_retiring() {
-            return;
-        }
         let (mut hosts, retiring) = (self.hosts(), self.mask(|store| store.is_retiring));
         for (at, store) in (0u8..).zip(&self.stores) {
             // It may have been asked already.
@@ -100,9 +98,6 @@ impl Offload {
 
     /// Deletions that a store which is being emptied need not remember any more, since others do.
     pub(super) fn moved_deletions(&self) -> BTreeSet<(StoreId, u64)> {
-        if !self.is_retiring() {
-            return BTreeSet::new();
-        }
         let (hosts, copies) = (self.hosts(), self.settings.copies as u32);
         let has_moved = |number: &u64| hosts.get(number).is_some_and(|has| has.count_ones() >= copies);
         let pins = self.pins.iter().filter(|pin| self.stores[pin.on.0 as usize].is_retiring);

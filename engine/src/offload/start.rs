@@ -10,7 +10,7 @@ use super::record::Stored;
 use super::recovery::Recovered;
 use super::store::{LATE_BYTES_MAX, Note, State, Store, StoreId};
 use super::versions::{Version, Versions};
-use super::{COPIES_MAX, COUNTER_BITS, Decided, Offload, Pin, STORES_MAX, Settings, Volume};
+use super::{COPIES_MAX, COUNTER_BITS, Decided, Offload, Pin, STORES_MAX, Settings};
 use crate::ids::{VolumeId, VolumeKey};
 use crate::slab::Table;
 use crate::units::Nanos;
@@ -73,6 +73,7 @@ impl Offload {
             first_number: u64::from(past.incarnation) << COUNTER_BITS,
             next_number: u64::from(past.incarnation) << COUNTER_BITS,
             pins: Vec::new(),
+            has_changed_hosts: true,
             actions: VecDeque::new(),
             tail_at: None,
             is_ending: false,
@@ -193,8 +194,8 @@ impl Offload {
         if self.stores.iter().any(|store| store.is_new && store.state != State::Missing) {
             return false;
         }
-        let first_failed = |state: &Volume| state.failed.keys().next().copied();
-        self.volumes.get(volume).and_then(first_failed).is_none_or(|number| number >= self.first_number)
+        let is_new = |&(_, number): &(u64, u64)| number >= self.first_number;
+        self.volumes.get(volume).is_none_or(|state| state.failed.keys().all(is_new))
     }
 
     /// Whether a store has been told of everything that was deleted while it was away, and has nothing any more of the
@@ -246,7 +247,7 @@ impl Offload {
             if is_failed {
                 // Its deletion is not durable everywhere: new content of its range goes to stores until it is.
                 let state = &mut self.volumes[volume];
-                state.failed.insert(number, (start, start + u64::from(len)));
+                state.failed.insert((start, number), start + u64::from(len));
                 state.die(number, id);
             } else {
                 self.took_effect(id);

@@ -28,6 +28,8 @@ const POSITION_BITS: u32 = 56;
 const SECTORS_BITS: u32 = 10;
 /// Sectors of a version, at most.
 const SECTORS_MAX: u64 = (1 << SECTORS_BITS) - 1;
+/// Bytes of a version, at most.
+pub(super) const BYTES_MAX: u64 = SECTORS_MAX * SECTOR;
 /// Most significant bit of `live`: the version never took effect.
 const FAILED: u16 = 1 << 15;
 /// Versions of a chunk: 32 KiB.

@@ -1,5 +1,7 @@
 //! What the client does by itself: it appends records, deletes versions, opens logs anew, and makes tails durable.
 
+use std::collections::BTreeSet;
+
 use super::ranges::Id;
 use super::record::NOTES_MAX;
 use super::store::{Note, State, Store, StoreId, What};
@@ -38,6 +40,7 @@ impl Offload {
     /// A new epoch has begun: recovery does not find the records any more that were dropped.
     fn opened(&mut self, store: StoreId) {
         self.search_again();
+        self.has_changed_hosts = true;
         for volume in self.volumes.values_mut() {
             volume.ready.extend(volume.undeleted.iter().map(|(number, ())| number));
         }
@@ -89,8 +92,11 @@ impl Offload {
             return self.tail_at = None;
         }
         self.delete_dead();
-        self.move_pins();
-        self.release_pins();
+        let has_changed = std::mem::take(&mut self.has_changed_hosts) && self.has_pins_to_move();
+        if has_changed {
+            self.move_pins();
+        }
+        self.release_pins(has_changed);
         for at in 0..self.stores.len() as u8 {
             let store = StoreId(at);
             self.open_if_due(store);
@@ -202,7 +208,17 @@ impl Offload {
             return false;
         }
         drop(parts);
-        state.hiding.pass_on(version.number);
+        let range = |number: u64| {
+            let id = state.dead.get(number).or_else(|| state.live.get(number))?;
+            Some((self.versions[id].start(), self.versions[id].end()))
+        };
+        // The content that they have in common is hidden by some higher version that has it, too.
+        let overlaps = |higher: u64, lower: u64| match (range(higher), range(lower)) {
+            (Some((from, to)), Some((start, end))) => from < end && start < to,
+            _ => true,
+        };
+        let pairs = state.hiding.pairs_through(version.number, overlaps);
+        pairs.into_iter().for_each(|(higher, lower)| state.hiding.add(higher, lower));
         true
     }
 
@@ -247,6 +263,7 @@ impl Offload {
             pin.numbers.retain(|number| !numbers.contains(number));
         }
         self.pins.push(Pin { on: store, at, numbers: numbers.clone() });
+        self.has_changed_hosts = true;
         for number in numbers {
             if let Some(id) = self.dead_version(number) {
                 self.versions.change(id, |moving| moving.remembered |= store.bit());
@@ -256,11 +273,11 @@ impl Offload {
     }
 
     /// Records of remembered deletions are not needed when all stores know of them.
-    fn release_pins(&mut self) {
+    fn release_pins(&mut self, has_moved: bool) {
         if self.pins.is_empty() {
             return;
         }
-        let moved = self.moved_deletions();
+        let moved = if has_moved { self.moved_deletions() } else { BTreeSet::new() };
         let all = std::mem::take(&mut self.pins);
         let is_missing = self.stores.iter().any(|store| store.state == State::Missing);
         let is_open = |number: &u64| {

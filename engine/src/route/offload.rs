@@ -426,13 +426,18 @@ impl Route {
         if offload.away_bytes(key) == 0 || others >= offload.reclaim_depth() {
             return None;
         }
-        let offload = self.offload.as_mut()?;
-        let reclaim = offload.next_to_reclaim(key)?;
-        if let Some((store, offset, len)) = offload.read_next(reclaim) {
+        self.offload.as_mut()?.next_to_reclaim(key)
+    }
+
+    /// This content is going to be read from its store, and what follows it there.
+    pub(crate) fn read_next(&mut self, reclaim: Reclaim) {
+        let Some(offload) = &mut self.offload else { return };
+        if let Some((store, next)) = offload.read_next(reclaim) {
             let upstream = self.upstreams.get_mut(self.stores[store.0 as usize]).expect("each store has one");
-            upstream.hint(offset, len);
+            if upstream.hint(offload.place(store, next.start), next.end - next.start) {
+                offload.is_told_next(store, next);
+            }
         }
-        Some(reclaim)
     }
 
     /// Copies of a volume that may be on their way to the base at a time. It has so many other requests, at the base or

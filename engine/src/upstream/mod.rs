@@ -343,15 +343,15 @@ impl Upstream {
 
     /// Tells the server that these bytes are going to be read: it can read all of them from its disk at once. Reads of
     /// them that are submitted before it has answered wait for that. A few hints at a time; a server that takes none is
-    /// not told.
-    pub(crate) fn hint(&mut self, offset: u64, len: u64) {
+    /// not told. Whether it was.
+    pub(crate) fn hint(&mut self, offset: u64, len: u64) -> bool {
         let is_open = self.phase == Phase::Open;
-        let Some(export) = self.export.filter(|export| is_open && export.has(export_flag::SEND_CACHE)) else { return };
-        if let Some(at) = self.hints.iter().position(Option::is_none) {
-            self.hints[at] = Some(Asked { kind: Kind::Cache, offset, len });
-            let cookie = HINT_COOKIES.start() + at as u64;
-            self.push(0, Head::from(RawHeader::new(export.form, command::CACHE, 0, cookie, offset, len)));
-        }
+        let export = self.export.filter(|export| is_open && export.has(export_flag::SEND_CACHE));
+        let (Some(export), Some(at)) = (export, self.hints.iter().position(Option::is_none)) else { return false };
+        self.hints[at] = Some(Asked { kind: Kind::Cache, offset, len });
+        let cookie = HINT_COOKIES.start() + at as u64;
+        self.push(0, Head::from(RawHeader::new(export.form, command::CACHE, 0, cookie, offset, len)));
+        true
     }
 
     /// Changes settings: the deadline at once; connections in the next session, which is opened at once.

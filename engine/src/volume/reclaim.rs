@@ -109,6 +109,7 @@ impl Volumes {
             self.copies[id].reclaim = Some(reclaim);
             self.copies[id].frames.clear();
             self.copies[id].frames.extend_from_slice(&frames);
+            self.route.read_next(reclaim);
             let io = self.prepare_copy(volume, id, Op::Read);
             self.submit(io, false);
         }

@@ -319,8 +319,9 @@ impl Offload {
         if has_lost {
             // What the others have counts, even if it is fewer copies than it should be.
             (self.accepted, self.thin) = (self.incarnation, true);
-            self.settings.copies = self.settings.copies.min(self.stores.len() as u32).max(1);
         }
+        // Stores may have been lost while another one was emptied.
+        self.settings.copies = self.settings.copies.min(self.stores.len() as u32).max(1);
         self.forget_map_unless_used();
         !self.stores.is_empty()
     }
