@@ -80,10 +80,15 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
 /// new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
-        Bug::OrderWaitsOnce => 22,
-        Bug::OpenedAsFlushed => 475,
+        Bug::OrderWaitsOnce => 253,
+        Bug::AdmittedShrunk => 105,
+        Bug::RetiredFrameUsedAgain => 97,
+        Bug::WriteCacheChangedUnflushed => 84,
+        Bug::StaleTargetsApplied => 71,
+        Bug::OverlapInFlight => 250,
+        Bug::OpenedAsFlushed => 73,
         Bug::PrefetchOvertakesRange => 1061,
-        Bug::ClosedBesideDeviceRequests => 419,
+        Bug::ClosedBesideDeviceRequests => 210,
         Bug::SuccessorDoesNotWait => 162,
         Bug::UnsentTakeAllFrames => 536,
         Bug::CeilingChargesFirstPiece => 505,
@@ -92,10 +97,10 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::EarlierSessionKept | Bug::EarlierEpochAdmitted => 12,
         Bug::ClaimContinuesNothing => 36,
         Bug::UnsentNotBounded => 209,
-        Bug::AcknowledgedOutOfOrder => 38,
-        Bug::ChecksumNotChecked => 48,
-        Bug::HighestDeletedFirst => 92,
-        Bug::ReclaimNotDurable => 15,
+        Bug::AcknowledgedOutOfOrder => 23,
+        Bug::ChecksumNotChecked => 998,
+        Bug::HighestDeletedFirst => 37,
+        Bug::ReclaimNotDurable => 43,
         _ => 0,
     }
 }
