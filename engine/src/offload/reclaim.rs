@@ -103,8 +103,8 @@ impl Offload {
         Some(reclaim)
     }
 
-    /// What follows `reclaim` in the log of a store and is to be copied next, with it: positions in the log. The store's
-    /// disk can read all of it at once. `None` if nothing follows, or if the server was told before.
+    /// What follows `reclaim` in the log of a store and is to be copied next, with it: positions in the log. The
+    /// store's disk can read all of it at once. `None` if nothing follows, or if the server was told before.
     pub(crate) fn read_next(&self, reclaim: Reclaim) -> Option<(StoreId, Range<u64>)> {
         let Reclaim { volume, start, end, number } = reclaim;
         let (store, from) = self.parts(volume, start, end).find_map(|part| match part {
