@@ -62,8 +62,8 @@ pub fn run_machines(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink
 }
 
 /// The same for a world of machines that off-load writes to one another.
-pub fn run_stores(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
-    let mut world = machines::World::with_stores(seed, sink);
+pub fn run_stores(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = machines::World::with_stores(seed, focus, sink);
     let verdict = caught(|| world.run());
     ended(seed, verdict, world.trace(), world.stats())
 }
@@ -73,7 +73,7 @@ pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Succe
     match worlds {
         Worlds::Server => run(seed, sink),
         Worlds::Machines => run_machines(seed, None, sink),
-        Worlds::Stores => run_stores(seed, sink),
+        Worlds::Stores => run_stores(seed, None, sink),
     }
 }
 

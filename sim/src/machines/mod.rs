@@ -11,11 +11,11 @@
 //! another volume. What was acknowledged is read until its gateway dies, and is on the server's medium after a flush
 //! (`history.rs`). At the end nothing fails any more: every flush succeeds, and volumes can be closed.
 //!
-//! *What may break* (`troubles.rs`, `network.rs`): connections, with bytes that arrive late; the network, for a while;
-//! processes, which are stopped and continue, or die while their device requests and sent bytes live on; machines,
-//! which lose power and what is in the disk's cache. A second gateway takes over, or a successor while the first one is
-//! stopped; a gateway that was cut off comes back after another one was served; another volume has the name of the
-//! export.
+//! *What may break* (`troubles.rs`, `network.rs`): connections, which stall or are lost, with bytes that arrive late,
+//! also after their sender has died; the network, for a while; processes, which are stopped and continue, or die while
+//! their device requests and sent bytes live on; machines, which lose power and what is in the disk's cache. A second
+//! gateway takes over, or a successor while the first one is stopped; a gateway that was cut off comes back after
+//! another one was served; another volume has the name of the export.
 //!
 //! *What may not break:* a stranger's server ends a connection only when every request of it has ended, also when its
 //! process dies. Its gateway's operator starts a new gateway only then. The second gateway of another name gets the
@@ -76,6 +76,8 @@ enum Wake {
     Start(usize),
     /// A stopped process continues.
     Continue(usize),
+    /// The process with this number of a machine dies, and another one starts so much later.
+    Kill(usize, u64, Nanos),
     /// A client makes requests.
     Think(usize),
     /// Something happens.
@@ -147,8 +149,8 @@ impl World {
     }
 
     /// The world of a seed in which machines off-load writes to one another.
-    pub(crate) fn with_stores(seed: u64, sink: Option<Sink>) -> World {
-        World::with(Setup::stores(seed), seed, sink)
+    pub(crate) fn with_stores(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
+        World::with(Setup::stores(seed, focus), seed, sink)
     }
 
     fn with(setup: Setup, seed: u64, sink: Option<Sink>) -> World {
@@ -296,6 +298,11 @@ impl World {
             Wake::Complete(at, life, io) => return self.complete(at, life, io),
             Wake::Start(at) => return self.start(at),
             Wake::Continue(at) => self.resume(at),
+            // At the end nothing fails any more.
+            Wake::Kill(at, life, away_ns) if self.is_busy && self.machines[at].life == life => {
+                return self.kill(at, Some(away_ns));
+            }
+            Wake::Kill(..) => {}
             Wake::Think(client) => self.think(client),
             Wake::Trouble => return self.trouble(),
             Wake::Restore => return self.restore(),

@@ -281,6 +281,16 @@ impl Network {
         }
     }
 
+    /// Packets to the side that has accepted a connection were dropped, and the sender waits before it sends them
+    /// again: nothing is lost, but what was sent, and is sent yet, arrives later. A new connection does not wait, and a
+    /// kernel sends what a process has written after the process has died.
+    pub(crate) fn stall(&mut self, now: Nanos, wire: Wire, late_ns: Nanos) {
+        let Some(connection) = self.connections.get_mut(&wire) else { return };
+        let way = &mut connection.ways[1];
+        way.on_the_way.iter_mut().for_each(|(at, _)| *at += late_ns);
+        way.last_at = way.last_at.max(now) + late_ns;
+    }
+
     /// Two machines cannot reach each other for a while.
     pub(crate) fn part(&mut self, one: usize, other: usize, until: Nanos) {
         self.partitions.push((one, other, until));

@@ -60,6 +60,10 @@ pub enum Focus {
     Restart,
     /// Connections to a stranger's server are lost.
     Linger,
+    /// Of worlds with stores: what a dead client has sent reaches a store after the next process has begun.
+    Late,
+    /// The same: a store is away while its versions are overwritten and deleted, and the client dies.
+    Forget,
 }
 
 /// A volume that clients use.
@@ -101,6 +105,10 @@ pub(crate) struct Setup {
     pub(crate) is_blackout: bool,
     /// A process that dies has lost its connections before, and what it sent may arrive later.
     pub(crate) is_late: bool,
+    /// Connections of a process stall before it dies: all that it has sent arrives later.
+    pub(crate) stalls: bool,
+    /// In place of a power cut, a store is away, and its client dies at about the time when it comes back.
+    pub(crate) outages: bool,
 }
 
 /// Machines of a world with stores.
@@ -152,6 +160,8 @@ impl Setup {
             removes_stores: false,
             is_blackout: false,
             is_late: false,
+            stalls: false,
+            outages: false,
         };
         let dice = &mut Rng::new(seed ^ 0x2e_705);
         let drawn = match dice.below(6) {
@@ -164,13 +174,13 @@ impl Setup {
             Some(Focus::Zero) => setup.zero(dice),
             Some(Focus::Restart) => setup.restart(dice),
             Some(Focus::Linger) => setup.linger(dice),
-            None => {}
+            Some(Focus::Late | Focus::Forget) | None => {}
         }
         setup
     }
 
     /// Machines that off-load writes to one another.
-    pub(crate) fn stores(seed: u64) -> Setup {
+    pub(crate) fn stores(seed: u64, focus: Option<Focus>) -> Setup {
         let mut setup = Setup::random(seed, None);
         let rng = &mut Rng::new(seed ^ 0x0005_704e);
         setup.kind = Kind::Stores { is_foreign: rng.one_in(3) };
@@ -218,7 +228,47 @@ impl Setup {
         }
         // Without another draw, so that the other worlds stay what they are. One of two stores must remain.
         setup.removes_stores = setup.offload.copies == 1 && seed % 4 == 1;
+        let dice = &mut Rng::new(seed ^ 0x000f_0c05);
+        let drawn = match dice.below(8) {
+            0 => Some(Focus::Late),
+            1 => Some(Focus::Forget),
+            _ => None,
+        };
+        match focus.or(drawn) {
+            Some(Focus::Late) => setup.late(),
+            Some(Focus::Forget) => setup.forget(dice),
+            _ => {}
+        }
         setup
+    }
+
+    /// Clients of strangers' stores die while their connections stall, and off-load again at once. The next process
+    /// writes where the stalled records will land, unless it leaves room for them.
+    fn late(&mut self) {
+        self.kind = Kind::Stores { is_foreign: true };
+        (self.weights, self.is_late, self.stalls, self.is_blackout) = ([0, 0, 0, 1, 0], false, true, false);
+        (self.trouble_ns, self.deadline_ns, self.patience_ns) = (2 * SECOND, None, 3 * SECOND);
+        // Much is on the way to stores, and stays there: nothing goes home while there are requests.
+        self.mix.commands = vec![(20, command::READ), (60, command::WRITE), (1, command::FLUSH)];
+        self.mix.fua = 300_000;
+        (self.requests, self.window, self.think_ns) = (2000, 16, 50 * MILLISECOND);
+        self.offload = Settings { base_threshold: 0, store_threshold: 64, limit_bytes: 64 << 20, ..self.offload };
+    }
+
+    /// A store is away for longer than requests wait for it, while the same blocks are written again and again and go
+    /// home; its client dies. What the store has then was deleted without it.
+    fn forget(&mut self, rng: &mut Rng) {
+        // With one copy, the other store is enough to remember the deletions. Its log is small, so what it remembers
+        // does not stay in it without being needed.
+        (self.kind, self.offload.copies) = (Kind::Stores { is_foreign: false }, 1);
+        (self.weights, self.is_late, self.outages, self.is_blackout) = ([0, 0, 0, 0, 1], false, true, false);
+        (self.trouble_ns, self.deadline_ns) = (2 * SECOND, Some(200 * MILLISECOND));
+        self.volumes.iter_mut().for_each(|volume| volume.size = 16 * BLOCK);
+        self.mix.commands = vec![(20, command::READ), (60, command::WRITE), (1, command::FLUSH)];
+        (self.requests, self.window, self.think_ns) = (2000, 4, 50 * MILLISECOND);
+        // Content goes home at once, whatever the load.
+        self.offload = Settings { base_threshold: 0, store_threshold: 64, limit_bytes: 64 << 10, ..self.offload };
+        self.removes_stores = rng.one_in(4);
     }
 
     /// Large ranges are zeroed and rarely flushed, and the server loses power.

@@ -15,6 +15,20 @@ const PUT_OFF_MAX: u64 = 8;
 /// The longest time between two troubles then: any gateway is served within a part of it.
 const TROUBLE_NS_MAX: Nanos = 100 * SECOND;
 
+/// How late what a stalled connection has sent arrives: so late that the next process has begun in most cases.
+const STALL_NS_MIN: Nanos = 500 * MILLISECOND;
+const STALL_NS_MAX: Nanos = 3 * SECOND;
+/// How long at most a process lives whose connections have stalled.
+const DYING_NS_MAX: Nanos = 200 * MILLISECOND;
+/// How long a store is away: long enough that what was written before goes home or is overwritten.
+const OUTAGE_NS_MIN: Nanos = SECOND;
+const OUTAGE_NS_MAX: Nanos = 6 * SECOND;
+/// When its client dies: so long before it is back, or after.
+const DIES_NS_BEFORE: Nanos = 500 * MILLISECOND;
+const DIES_NS_AFTER: Nanos = SECOND;
+
+const _: () = assert!(DIES_NS_BEFORE <= OUTAGE_NS_MIN);
+
 /// What can happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
@@ -76,6 +90,8 @@ impl World {
                 self.out.network.part(server, gateway, self.out.now + away_ns);
             }
             Trouble::Stop => self.stop(machine, away_ns),
+            Trouble::Kill if self.setup.stalls => self.stall(away_ns),
+            Trouble::Power if self.setup.outages => self.outage()?,
             Trouble::Kill => {
                 if self.setup.is_late {
                     let late = self.out.network.of_machine(machine);
@@ -92,6 +108,41 @@ impl World {
             Trouble::Special => self.special(away_ns)?,
         }
         Ok(())
+    }
+
+    /// A machine whose volume is served, if there is one.
+    fn served(&mut self) -> Option<usize> {
+        let served: Vec<usize> = (0..self.volumes.len()).filter(|&at| !self.volumes[at].is_fenced).collect();
+        (!served.is_empty()).then(|| self.out.rng.pick(&served))
+    }
+
+    /// The connections of a client of stores stall, each for a time of its own. Its process sends on, dies, and starts
+    /// again soon.
+    fn stall(&mut self, away_ns: Nanos) {
+        let Some(client) = self.served() else { return };
+        self.note(format!("connections of machine {client} stall"));
+        for wire in self.out.network.of_machine(client) {
+            let late_ns = self.out.rng.between(STALL_NS_MIN, STALL_NS_MAX);
+            self.out.network.stall(self.out.now, wire, late_ns);
+        }
+        let dies_at = self.out.now + self.out.rng.below(DYING_NS_MAX);
+        let kill = Wake::Kill(client, self.machines[client].life, away_ns.min(STALL_NS_MIN));
+        self.out.queue.push(dies_at, kill);
+    }
+
+    /// A store is away from its client, or without power. The client dies a little before it is back, or after.
+    fn outage(&mut self) -> Verdict {
+        let Some(client) = self.served() else { return Ok(()) };
+        let store = (client + self.out.rng.between(1, 2) as usize) % self.machines.len();
+        let away_ns = self.out.rng.between(OUTAGE_NS_MIN, OUTAGE_NS_MAX);
+        self.note(format!("machine {client} is without machine {store} for {away_ns} ns"));
+        let dies_at = self.out.now + away_ns - DIES_NS_BEFORE + self.out.rng.below(DIES_NS_BEFORE + DIES_NS_AFTER);
+        self.out.queue.push(dies_at, Wake::Kill(client, self.machines[client].life, 5 * MILLISECOND));
+        if self.out.rng.one_in(2) {
+            self.out.network.part(store, client, self.out.now + away_ns);
+            return Ok(());
+        }
+        self.power_off(store, away_ns)
     }
 
     fn stop(&mut self, machine: usize, away_ns: Nanos) {
