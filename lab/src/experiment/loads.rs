@@ -1,6 +1,7 @@
 //! Loads of tenants in experiments: described streams, mixtures of them in one queue, records of a trace.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::units::Nanos;
@@ -17,6 +18,9 @@ pub enum Load {
     Mixture(Mixture),
     /// The first mixture, and from a time on the second one, at the pace of the first.
     Change(Mixture, Nanos, Mixture),
+    /// A mixture on a log-structured layout, whose log begins at this offset of the volume and ends at the volume's
+    /// end.
+    Logged(Mixture, u64),
     /// Requests of a trace: at their own times until the trace ends, or closed and repeated. Offsets beyond the
     /// volume's end wrap around.
     Trace(Arc<Vec<Record>>, Pace),
@@ -63,7 +67,9 @@ impl Load {
         let streams = |stream: &Stream| stream.read_ppm > 0 && matches!(stream.place, sim::load::Place::Sequential);
         match self {
             Load::Streams(all) => all.iter().any(streams),
-            Load::Mixture(mixture) | Load::Change(mixture, ..) => mixture.parts.iter().any(|(_, part)| streams(part)),
+            Load::Mixture(mixture) | Load::Change(mixture, ..) | Load::Logged(mixture, _) => {
+                mixture.parts.iter().any(|(_, part)| streams(part))
+            }
             Load::Trace(..) => false,
         }
     }
@@ -82,6 +88,11 @@ impl Load {
             Load::Change(before, at_ns, after) => {
                 let parts = [Mixed::new(before, bytes, seed)?, Mixed::new(after, bytes, seed)?];
                 Ok(lane(Lane::of_trace(Changing { at_ns: *at_ns, parts }, before.pace)))
+            }
+            Load::Logged(mixture, start) => {
+                let source =
+                    Logged { source: Mixed::new(mixture, *start, seed)?, free: *start..bytes, newest: BTreeMap::new() };
+                Ok(lane(Lane::of_trace(source, mixture.pace)))
             }
             Load::Trace(records, pace) => {
                 let times = if self.is_open() { 1 } else { usize::MAX };
@@ -175,6 +186,28 @@ impl Source for Changing {
     }
 }
 
+/// The requests of a [`Mixture`], each write at the head of a log, each read where its block was written last. All
+/// requests have the same length, and offsets that are multiples of it. The log is not cleaned.
+struct Logged {
+    source: Mixed,
+    free: Range<u64>,
+    /// The newest place of each block that was written.
+    newest: BTreeMap<u64, u64>,
+}
+
+impl Source for Logged {
+    fn next(&mut self, elapsed_ns: Nanos) -> Option<Record> {
+        let record = self.source.next(elapsed_ns)?;
+        if record.op == Op::Write {
+            self.newest.insert(record.offset, self.free.start);
+            self.free.start += record.bytes;
+            assert!(self.free.start <= self.free.end, "the log has no room for the whole run");
+        }
+        let offset = self.newest.get(&record.offset).copied().unwrap_or(record.offset);
+        Some(Record { offset, ..record })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use sim::load::unroll;
@@ -213,6 +246,24 @@ mod tests {
         let load = Load::Change(at(0), 5000, at(1 << 20));
         let records = records(&load, 64 << 20, 20);
         assert!(records.iter().all(|record| (record.offset < 1 << 20) == (record.time_ns < 5000)), "{records:?}");
+    }
+
+    #[test]
+    fn a_log_has_the_writes_in_sequence_and_the_newest_blocks() {
+        let part = Stream { read_ppm: 500_000, area_bytes: 1 << 20, ..Stream::default() };
+        let mixture = Mixture { parts: vec![(1, part)], warm_bytes: 0, updates: false, pace: CLOSED };
+        let plain = records(&Load::Mixture(mixture.clone()), 1 << 20, 1000);
+        let logged = records(&Load::Logged(mixture, 1 << 20), 64 << 20, 1000);
+        let (mut newest, mut head) = (BTreeMap::new(), 1 << 20);
+        for (plain, logged) in plain.iter().zip(&logged) {
+            if plain.op == Op::Write {
+                newest.insert(plain.offset, head);
+                head += plain.bytes;
+            }
+            assert_eq!(logged.op, plain.op);
+            assert_eq!(logged.offset, newest.get(&plain.offset).copied().unwrap_or(plain.offset));
+        }
+        assert!(newest.len() > 100);
     }
 
     #[test]

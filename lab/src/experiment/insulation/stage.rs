@@ -114,7 +114,7 @@ fn clients(
         Load::Streams(streams) => streams.iter().map(|stream| (stream.clone().into(), stream.pace)).collect(),
         Load::Mixture(mixture) => vec![(actor.load.clone(), mixture.pace)],
         Load::Trace(_, pace) => vec![(actor.load.clone(), *pace)],
-        Load::Change(..) => {
+        Load::Change(..) | Load::Logged(..) => {
             return Err(format!("{}: a load that changes with time cannot be written down", actor.name));
         }
     };

@@ -5,5 +5,7 @@ pub mod mail;
 pub mod micro;
 pub mod oltp;
 mod rack;
+mod references;
+mod striped;
 pub mod sweep;
 pub mod worst;

@@ -6,9 +6,11 @@ use engine::offload::Settings;
 use engine::units::{Nanos, SECOND, Share};
 use sim::bench::cluster::{Cluster, START_NS, Site, Store};
 use sim::bench::{Costs, Volume};
+use sim::disk::drive::Drive;
 
 use super::super::loads::Load;
 use super::super::stand::{Rate, Stand, mixed};
+use super::striped::Striped;
 
 /// The drives of all servers.
 pub const DISK: &str = "cheetah-15k5";
@@ -54,6 +56,8 @@ pub struct Rack {
     pub write_cache: WriteCache,
     /// Volumes are at the end of the drives.
     pub is_at_end: bool,
+    /// Drives of each server, over which it is striped.
+    pub drives: usize,
 }
 
 /// What was seen.
@@ -77,7 +81,19 @@ impl Rack {
             volume_cache: CACHELESS_VOLUME,
             write_cache: WriteCache::None,
             is_at_end: false,
+            drives: 1,
         })
+    }
+
+    /// The drive of a server.
+    pub fn drive(&self) -> Result<Box<dyn Drive>, String> {
+        match self.drives {
+            1 => self.stand.drive(),
+            drives => {
+                let drives: Result<_, String> = (0..drives).map(|_| self.stand.drive()).collect();
+                Ok(Box::new(Striped::new(drives?)))
+            }
+        }
     }
 
     fn site(&self, at: usize, seed: u64) -> Result<Site, String> {
@@ -88,7 +104,7 @@ impl Rack {
             cache: CacheSpec::Asked(self.volume_cache),
             ..TenantSpec::default()
         };
-        let drive = self.stand.drive()?;
+        let drive = self.drive()?;
         let start = if self.is_at_end { (drive.bytes() - server.bytes) / (1 << 20) * (1 << 20) } else { 0 };
         let volume = |load: &Load| {
             let load = load.workload(server.bytes, mixed(seed, at))?.beginning_at(START_NS);
