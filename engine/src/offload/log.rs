@@ -134,6 +134,11 @@ impl Log {
         self.id
     }
 
+    /// Whether a process has begun an epoch: records may be there, or on their way, only after that.
+    pub(super) fn was_used(&self) -> bool {
+        self.epoch > 0
+    }
+
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -187,9 +187,9 @@ impl Offload {
         self.volumes.values().any(|volume| of(&volume.live) || of(&volume.dead))
     }
 
-    /// Whether a volume may be served: each store that was scanned has a new epoch, and what recovery has dropped is
-    /// deleted durably. Otherwise a later recovery could find something else: a write of an earlier process that landed
-    /// late, or a version of which it cannot know that it was dropped.
+    /// Whether a volume may be served: each store that was scanned, and that an earlier process has used, has a new
+    /// epoch, and what recovery has dropped is deleted durably. Otherwise a later recovery could find something else: a
+    /// write of an earlier process that landed late, or a version of which it cannot know that it was dropped.
     pub(crate) fn is_ready(&self, volume: VolumeKey) -> bool {
         if self.stores.iter().any(|store| store.is_new && store.state != State::Missing) {
             return false;

@@ -106,7 +106,7 @@ pub(super) struct Store {
     /// It is being emptied, or is empty, to be forgotten.
     pub(super) is_retiring: bool,
     pub(super) log: Log,
-    /// No epoch of this process has begun.
+    /// An earlier process has used it, and no epoch of this one has begun.
     pub(super) is_new: bool,
     pub(super) pending: Turns,
     /// Reads of its data on their way.
@@ -147,8 +147,8 @@ impl Store {
         Store {
             state,
             is_retiring: false,
+            is_new: log.was_used(),
             log,
-            is_new: true,
             pending: Turns::default(),
             reads: 0,
             others: None,
@@ -217,6 +217,11 @@ impl Store {
         // Another server may be there next time, which does not tell its load.
         self.others = None;
         self.retry_ns = (self.retry_ns * 2).min(RETRY_NS_MAX);
+    }
+
+    /// Whether it was tried since it has worked, and refuses writes.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.retry_ns > RETRY_NS
     }
 
     pub(super) fn opened(&mut self) {

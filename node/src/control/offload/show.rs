@@ -14,6 +14,9 @@ use super::{HISTORY_MAX, HISTORY_PERIOD, Offloading, Phase, RATE_TIME};
 use crate::quantity::Name;
 use crate::store::offload::Leaving;
 
+/// Why a store is not used although it can be reached.
+const FAILS_WRITES: &str = "it fails writes, and is tried again every few seconds";
+
 impl Control {
     /// Off-loading of all disks that are online.
     pub async fn list_offload(&self) -> Vec<OffloadView> {
@@ -154,7 +157,8 @@ impl Offloading {
         let stores = stores.filter(|(at, _)| !self.forgotten.contains(at)).map(|(at, (entry, reading))| {
             let of = stats.stores.get(at);
             let standing = self.volumes.get(at).and_then(Option::as_ref).map(|(_, dialer)| dialer.standing());
-            let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure));
+            let refuses = of.is_some_and(|of| of.is_refusing).then(|| FAILS_WRITES.to_string());
+            let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure)).or(refuses);
             let state = match of {
                 _ if entry.lost => OffloadStoreState::Lost,
                 Some(of) if of.is_missing => OffloadStoreState::Missing,
