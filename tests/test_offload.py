@@ -152,6 +152,7 @@ class Offload(ServerCase):
         socket.unlink(missing_ok=True)
         command = {
             "nbdkit": ["nbdkit", "-f", "-U", socket, "file", image],
+            "failing": ["nbdkit", "-f", "-U", socket, "--filter=error", "file", image, "error-pwrite-rate=100%"],
             "qemu-nbd": ["qemu-nbd", "-t", "-f", "raw", "-e", "16", "-k", socket, image],
         }[server]
         process = subprocess.Popen([str(word) for word in command])
@@ -188,6 +189,22 @@ class Offload(ServerCase):
 
     def test_qemu_nbd_has_the_store(self):
         self.a_server_of_somebody_else_has_the_store("qemu-nbd")
+
+    def test_a_store_that_refuses_all_writes_holds_nobody_up(self):
+        uri, _ = self.foreign("failing")
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0")
+        handle = self.server.open("db")
+        self.assertEqual(len(self.write(handle, 0)), BLOCKS)
+        handle.flush()
+        self.check(handle, 0)
+        self.until("named", lambda: "fails writes" in (self.shown()["stores"][0]["failure"] or ""))
+        self.assertEqual(self.shown()["offloaded_bytes"], 0)
+        # Nothing is there, so the store is not needed.
+        self.server.cli("offload", "store", "remove", "hdd", uri, "--lost", "--yes")
+        self.server.cli("offload", "disable", "hdd")
+        self.enable()
+        self.write(handle, 1)
+        self.check(handle, 1)
 
     def failing(self, handle, round_):
         """The numbers of the writes whose place cannot be read; all others have to be right."""
