@@ -197,7 +197,7 @@ class Offload(ServerCase):
         self.assertEqual(len(self.write(handle, 0)), BLOCKS)
         handle.flush()
         self.check(handle, 0)
-        self.until("named", lambda: "fails writes" in (self.shown()["stores"][0]["failure"] or ""))
+        self.until("named", lambda: "the last write to it failed" in (self.shown()["stores"][0]["failure"] or ""))
         self.assertEqual(self.shown()["offloaded_bytes"], 0)
         # Nothing is there, so the store is not needed.
         self.server.cli("offload", "store", "remove", "hdd", uri, "--lost", "--yes")

@@ -134,7 +134,7 @@ impl Log {
         self.id
     }
 
-    /// Whether a process has begun an epoch: records may be there, or on their way, only after that.
+    /// Whether a process has begun an epoch. Before that it sends no records, so none can be there or arrive late.
     pub(super) fn was_used(&self) -> bool {
         self.epoch > 0
     }

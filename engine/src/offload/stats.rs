@@ -10,8 +10,8 @@ use crate::units::Nanos;
 pub struct StoreStats {
     /// Whether writes are sent to it.
     pub is_open: bool,
-    /// Whether it fails writes: it is tried again from time to time.
-    pub is_refusing: bool,
+    /// Whether the last write to it failed: it is tried again from time to time.
+    pub is_failing: bool,
     /// Whether its content is unknown.
     pub is_missing: bool,
     /// Bytes whose newest content it has.
@@ -73,7 +73,7 @@ impl Offload {
         let state = &self.stores[store.0 as usize];
         StoreStats {
             is_open: state.is_open(),
-            is_refusing: state.is_refusing(),
+            is_failing: state.is_failing(),
             is_missing: state.state == State::Missing,
             offloaded_bytes: state.live_bytes,
             used_bytes: state.log.used(),

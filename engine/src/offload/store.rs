@@ -219,8 +219,8 @@ impl Store {
         self.retry_ns = (self.retry_ns * 2).min(RETRY_NS_MAX);
     }
 
-    /// Whether it was tried since it has worked, and refuses writes.
-    pub(super) fn is_refusing(&self) -> bool {
+    /// Whether a write to it failed, and none has succeeded since.
+    pub(super) fn is_failing(&self) -> bool {
         self.retry_ns > RETRY_NS
     }
 

@@ -14,8 +14,8 @@ use super::{HISTORY_MAX, HISTORY_PERIOD, Offloading, Phase, RATE_TIME};
 use crate::quantity::Name;
 use crate::store::offload::Leaving;
 
-/// Why a store is not used although it can be reached.
-const FAILS_WRITES: &str = "it fails writes, and is tried again every few seconds";
+/// Why a store is not used although its server can be reached.
+const WRITES_FAIL: &str = "the last write to it failed; it is tried again every few seconds";
 
 impl Control {
     /// Off-loading of all disks that are online.
@@ -157,8 +157,8 @@ impl Offloading {
         let stores = stores.filter(|(at, _)| !self.forgotten.contains(at)).map(|(at, (entry, reading))| {
             let of = stats.stores.get(at);
             let standing = self.volumes.get(at).and_then(Option::as_ref).map(|(_, dialer)| dialer.standing());
-            let refuses = of.is_some_and(|of| of.is_refusing).then(|| FAILS_WRITES.to_string());
-            let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure)).or(refuses);
+            let fails = of.is_some_and(|of| of.is_failing).then(|| WRITES_FAIL.to_string());
+            let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure)).or(fails);
             let state = match of {
                 _ if entry.lost => OffloadStoreState::Lost,
                 Some(of) if of.is_missing => OffloadStoreState::Missing,
