@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use super::log::{Log, Place, RECORD_BYTES_MAX};
 use super::ranges::Id;
-use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes};
+use super::record::{self, DELETIONS_MAX, HEADER, Header, HeaderBytes, Kind, Stored, SuperblockBytes, WRITES_MAX};
 use super::turns::Turns;
 use crate::ids::IoId;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
-/// Records of a store in flight: enough that the disk always has the next one while it writes one, few enough that
-/// writes which arrive meanwhile share a record.
+/// Records of a store in flight: enough that the disk always has the next one while it writes one. All but one are full
+/// ([`Store::is_writing_now`]).
 const RECORDS_MAX: usize = 8;
 /// Bytes of a store in flight from which on no further record follows.
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
@@ -237,12 +237,20 @@ impl Store {
         self.deletions.push_back(id);
     }
 
+    /// Whether writes are appended now. A trip of the store's disk to the log costs more than the data of a record, so
+    /// there is one record at a time that is not full: what arrives meanwhile shares the next one (group commit).
+    fn is_writing_now(&mut self) -> bool {
+        let (count, _) = self.pending.choose();
+        let is_full = count == WRITES_MAX || count < self.pending.len();
+        let is_writing = |append: &Append| matches!(append.what, What::Writes(_)) && !append.has_ended;
+        count > 0 && (is_full || !self.appends.iter().any(is_writing))
+    }
+
     /// Whether deletions are appended now. A record by itself costs the store's disk two seeks: so they wait until they
-    /// fill one or something else takes the disk to the log, for [`DELETIONS_NS`] at most.
-    fn is_deleting_now(&self, now: Nanos) -> bool {
-        let is_in_use = self.reads > 0 || !self.pending.is_empty() || !self.appends.is_empty();
+    /// fill one or writes take the disk to the log, for [`DELETIONS_NS`] at most.
+    fn is_deleting_now(&self, now: Nanos, is_writing: bool) -> bool {
         let waits_for_none = self.deletions.len() < DELETIONS_MAX && self.owed.is_empty() && self.remembered.is_empty();
-        !waits_for_none || is_in_use || self.is_short() || self.delete_at.is_none_or(|at| at <= now)
+        !waits_for_none || is_writing || self.is_short() || self.delete_at.is_none_or(|at| at <= now)
     }
 
     /// Appends the next record, if something waits. False if nothing does, or if it has to wait.
@@ -252,8 +260,10 @@ impl Store {
             return false;
         }
         let is_deleting = self.appends.iter().any(|append| append.what.is_deletion());
+        let is_writing = self.is_writing_now();
         // One record of deletions at a time: what is deleted meanwhile shares the next one.
-        (!is_deleting && self.is_deleting_now(now) && self.append_deletions()) || self.append_writes()
+        (!is_deleting && self.is_deleting_now(now, is_writing) && self.append_deletions())
+            || (is_writing && self.append_writes())
     }
 
     /// The next deletions, at most so many, which are not in a queue any more.
@@ -286,9 +296,6 @@ impl Store {
     }
 
     fn append_writes(&mut self) -> bool {
-        if self.pending.is_empty() {
-            return false;
-        }
         let (count, bytes) = self.pending.choose();
         let Some((padding, place)) = self.log.append(bytes, count as u16) else { return false };
         let writes = self.pending.take();
