@@ -89,7 +89,7 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 # --quick`).
 test-lab: ## quick experiments, and whether docs/claims-lab.md still says what they find
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --check docs/claims-lab.md
+	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --without cluster --check docs/claims-lab.md
 
 lab: ## all experiments in full; their figures go into docs/claims-lab.md, their page into target/lab/report.html
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md

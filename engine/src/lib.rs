@@ -18,6 +18,7 @@ macro_rules! planted {
 }
 
 pub mod cache;
+pub mod cluster;
 mod config;
 pub mod control;
 pub mod cpu;

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod experiment;
 pub mod load;
 pub mod mix;
+pub mod pack;
 pub mod probe;
 pub mod quantity;
 pub mod replay;

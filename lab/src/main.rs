@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use lab::curve::CurveArgs;
 use lab::mix::MixArgs;
+use lab::pack::PackArgs;
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
 use lab::{disk, experiment};
@@ -24,6 +25,7 @@ enum Lab {
     Trace(TraceArgs),
     Curve(CurveArgs),
     Mix(MixArgs),
+    Pack(PackArgs),
     Replay(Box<Replay>),
     Disk(disk::Disk),
     /// Run many simulations with faults, each from its seed, and report failures.
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Lab::Trace(trace) => status(trace.run()),
         Lab::Curve(curve) => status(curve.run()),
         Lab::Mix(mix) => status(mix.run()),
+        Lab::Pack(pack) => status(pack.run()),
         Lab::Replay(replay) => status(replay.run()),
         Lab::Swarm(swarm) => swarm.run(),
     }

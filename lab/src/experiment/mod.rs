@@ -13,6 +13,7 @@
 
 pub mod chart;
 pub mod cli;
+mod cluster;
 pub mod index;
 pub mod lines;
 pub mod loads;
@@ -74,6 +75,7 @@ pub const ALL: &[Experiment] = &[
     offload::micro::LOG,
     offload::micro::RECLAIM,
     offload::micro::RECOVERY,
+    cluster::PACK,
 ];
 
 /// One experiment.
