@@ -1,6 +1,7 @@
 """Off-loading, as an operator uses it: writes of a slow disk go to a store on another one, and come home."""
 
 import errno
+import json
 import os
 import subprocess
 import threading
@@ -152,7 +153,12 @@ class Offload(ServerCase):
         socket.unlink(missing_ok=True)
         command = {
             "nbdkit": ["nbdkit", "-f", "-U", socket, "file", image],
-            "failing": ["nbdkit", "-f", "-U", socket, "--filter=error", "file", image, "error-pwrite-rate=100%"],
+            # All writes fail while there is a file of that name.
+            "failing": [
+                *["nbdkit", "-f", "-U", socket, "--filter=error", "file", image],
+                *["error-pwrite=ENOSPC", "error-pwrite-rate=100%", f"error-file={self.scratch / 'fails'}"],
+            ],
+            "read-only": ["nbdkit", "-r", "-f", "-U", socket, "file", image],
             "qemu-nbd": ["qemu-nbd", "-t", "-f", "raw", "-e", "16", "-k", socket, image],
         }[server]
         process = subprocess.Popen([str(word) for word in command])
@@ -176,6 +182,9 @@ class Offload(ServerCase):
         self.server.start()
         self.until("offline", lambda: self.cli("volume", "show", "db")["condition"] == "offline")
         self.assertIn(uri, self.server.cli("disk", "show", "hdd").stdout)
+        # Not the state of the first moment.
+        self.until("named", lambda: "cannot" in (self.cli("volume", "show", "db")["reason"] or ""), 5)
+        self.assertNotIn("is being read", self.cli("volume", "show", "db")["reason"])
         self.server.create("other", "4MiB", "--disk", "default")
         self.server.open("other").pwrite(b"served" * 512, 0)
         self.foreign(name)
@@ -193,6 +202,7 @@ class Offload(ServerCase):
     def test_a_store_that_refuses_all_writes_holds_nobody_up(self):
         uri, _ = self.foreign("failing")
         self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0")
+        (self.scratch / "fails").touch()
         handle = self.server.open("db")
         self.assertEqual(len(self.write(handle, 0)), BLOCKS)
         handle.flush()
@@ -205,6 +215,94 @@ class Offload(ServerCase):
         self.enable()
         self.write(handle, 1)
         self.check(handle, 1)
+
+    def events(self):
+        return [event["reason"] for event in self.cli("status")["events"]]
+
+    def test_a_store_that_fails_later_is_emptied_and_writes_go_to_the_disk(self):
+        uri, process = self.foreign("failing")
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0")
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.assertGreater(self.shown()["offloaded_bytes"], 100 * BLOCK)
+        (self.scratch / "fails").touch()
+        # They overlap what is there. All of it comes home first.
+        begun = time.monotonic()
+        self.assertEqual(len(self.write(handle, 1)), BLOCKS)
+        handle.flush()
+        self.assertLess(time.monotonic() - begun, 50)
+        self.check(handle, 1)
+        self.until("told", lambda: any(uri in it and "does not count any more" in it for it in self.events()))
+        self.assertTrue(any(uri in it and "cannot be written" in it for it in self.events()), self.events())
+        [store] = self.shown()["stores"]
+        self.assertEqual(store["state"], "connecting", store)
+        self.assertIn("the last write to it failed", store["failure"])
+        warnings = "\n".join(self.cli("disk", "show", "hdd")["warnings"])
+        self.assertIn(uri, warnings)
+        self.assertIn("aerogel offload store remove hdd", warnings)
+        # What the store still has is older than what the disk has. The next process must not read it.
+        self.server.kill()
+        (self.scratch / "fails").unlink()
+        self.server.start()
+        self.until("online", self.is_online)
+        handle = self.server.open("db")
+        self.check(handle, 1)
+        # It is used again.
+        self.write(handle, 2)
+        self.assertGreater(self.shown()["offloaded_bytes"], 0)
+        self.check(handle, 2)
+
+    def test_off_loading_ends_although_its_store_takes_no_writes(self):
+        uri, process = self.foreign("failing")
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0")
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        (self.scratch / "fails").touch()
+        self.server.cli("offload", "disable", "hdd")
+        self.check(handle, 0)
+
+    def test_a_store_that_takes_no_writes_is_refused(self):
+        (self.scratch / "fails").touch()
+        for kind, why in ("failing", "does not accept writes"), ("read-only", "is read-only"):
+            uri, process = self.foreign(kind)
+            refused = self.server.refused("offload", "enable", "hdd", "--store", uri)
+            self.assertIn(f"store '{uri}' {why}", refused)
+            self.assertIn("must be writable", refused)
+            self.assertEqual(self.cli("offload", "list"), [])
+            process.kill()
+            process.wait()
+
+    def test_a_store_is_named_wherever_it_is_looked_for(self):
+        self.enable()
+        self.assertEqual(self.cli("volume", "show", "db")["offload_stores"], ["spare"])
+        self.assertIn("to spare", self.server.cli("volume", "show", "db").stdout)
+        # Its disk is not removed, nor is it deleted, without a word.
+        self.server.cli("disk", "add", "other", "sim:barracuda-7200.9", "--size", "1GiB")
+        for words in ("disk", "remove", "default"), ("store", "delete", "spare", "--yes"):
+            refused = self.server.refused(*words)
+            self.assertIn("'hdd'", refused)
+            self.assertIn("aerogel offload disable hdd", refused)
+        self.write(self.server.open("db"), 0)
+        self.server.cli("store", "delete", "spare", "--yes", "--force")
+        self.until("seen to be away", lambda: self.shown()["stores"][0]["state"] == "connecting")
+        self.assertIn("'spare' cannot be reached", self.server.cli("disk", "show", "hdd").stdout)
+
+    def test_switches_on_and_off_are_events(self):
+        self.enable("--limit", "1MiB")
+        handle = self.server.open("db")
+
+        def told():
+            told = 0
+            for event in self.events():
+                if event.startswith("writes are "):
+                    several = event.partition(" switches on and off")
+                    told += int(several[0].split()[-1]) if several[1] else 1
+            return told
+
+        for round_ in range(3):
+            self.write(handle, round_)
+        self.until("told", lambda: told() == self.shown()["switches"])
+        self.assertGreater(told(), 2)
 
     def failing(self, handle, round_):
         """The numbers of the writes whose place cannot be read; all others have to be right."""
@@ -233,6 +331,17 @@ class Offload(ServerCase):
         away = self.failing(handle, 0)
         self.assertEqual(len(away) * BLOCK, self.shown()["offloaded_bytes"])
         self.assertTrue(0 < len(away) < BLOCKS, f"{len(away)} of {BLOCKS} places cannot be read")
+        for words in ("disk", "show", "hdd"), ("volume", "show", "db"):
+            text = self.server.cli(*words).stdout
+            self.assertIn(f"'{uri}' is missing since the start", text)
+            self.assertIn("fail with EIO", text)
+        self.assertIn("STORE AWAY", self.server.cli("volume", "list").stdout)
+        # All else is served.
+        status, ready = self.server.get("/readyz")
+        self.assertEqual(status, 200)
+        self.assertIn(uri, json.loads(ready)["warnings"][0])
+        self.assertLess(self.shown()["oldest_s"], 600)
+        self.assertIn("over ", self.server.cli("offload", "show", "hdd").stdout)
         # What is not away can be written, and the map is good for a further start, after a kill or a stop.
         handle.pwrite(self.content(BLOCKS, 0), self.place(BLOCKS), nbd.CMD_FLAG_FUA)
         if LONG:

@@ -205,6 +205,8 @@ bugs! {
     RetiredWithDeadVersions,
     /// A store that is removed counts as empty while only it remembers a deletion for another one.
     RetiredWhileRemembering,
+    /// Versions of a store that cannot be written are declared invalid while they hide versions of other stores.
+    InvalidWhileHiding,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
 }
@@ -227,6 +229,7 @@ impl Bug {
         Bug::MapLeavesNothingOut,
         Bug::RetiredWithDeadVersions,
         Bug::RetiredWhileRemembering,
+        Bug::InvalidWhileHiding,
     ];
 }
 

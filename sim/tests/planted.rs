@@ -102,7 +102,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::AcknowledgedOutOfOrder => 23,
         Bug::ChecksumNotChecked => 998,
         Bug::HeadPassesTail => 16,
-        Bug::OlderVersionWins => 4,
+        Bug::OlderVersionWins => 11,
         Bug::LateWritesInLog => 11,
         Bug::DeletionForgotten => 8,
         Bug::HighestDeletedFirst => 37,
@@ -149,9 +149,12 @@ fn all_are_found(of: Worlds) {
     // The hook is that of the process.
     static HOOK: Mutex<()> = Mutex::new(());
     // No machine stops in order, so none uses a map. The third one shows in none of 1,500 worlds in which stores are
-    // away. The worlds of the client of stores alone find them, as all others of it (`make test-planted-long`).
+    // away; the fourth one needs both stores of a machine away, one of them empty. The worlds of the client of stores
+    // alone find them, as all others of it (`make test-planted-long`).
     use Bug::*;
-    let is_rare = |bug: Bug| matches!(bug, MapHasNothingHome | MapLeavesNothingOut | RetiredWhileRemembering);
+    let is_rare = |bug: Bug| {
+        matches!(bug, MapHasNothingHome | MapLeavesNothingOut | RetiredWhileRemembering | InvalidWhileHiding)
+    };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| worlds(bug) == of && !is_rare(bug)).collect();
     let missed = {
         let _alone = HOOK.lock();

@@ -16,7 +16,7 @@ use crate::disk::Window;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
-use crate::offload::{Known, Recovered, Settings, Setup, StoreId};
+use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
 use crate::units::Nanos;
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
@@ -97,6 +97,10 @@ pub enum Command {
     ///
     /// [`StoreStats::is_retired`]: crate::offload::StoreStats::is_retired
     RetireStore(StoreId),
+    /// It was made durable that these versions do not count in their stores, as [`OffloadStats::invalid`] permits.
+    ///
+    /// [`OffloadStats::invalid`]: crate::offload::OffloadStats::invalid
+    Invalidate(Invalid),
     /// Send nothing to stores any more, and report what the next process has to know to start without any of them. The
     /// process ends after that. It is asked again as long as something is on its way to stores.
     MapStores,

@@ -72,6 +72,8 @@ pub(crate) struct Slot {
     pub(crate) is_elsewhere: bool,
     /// The store and the position that it reads.
     pub(crate) reads: Option<(u8, u64)>,
+    /// Since when it has waited for stores, in all.
+    pub(crate) held_since: Option<Nanos>,
 }
 
 /// What became of the parts of a transfer so far.
@@ -114,6 +116,7 @@ impl Default for Slot {
             split: None,
             is_elsewhere: false,
             reads: None,
+            held_since: None,
         }
     }
 }
@@ -235,7 +238,7 @@ impl Device {
         slot.purpose = purpose;
         slot.tenant = tenant;
         (slot.parent, slot.split) = (None, None);
-        (slot.is_elsewhere, slot.reads) = (false, None);
+        (slot.is_elsewhere, slot.reads, slot.held_since) = (false, None, None);
         IoId(id)
     }
 

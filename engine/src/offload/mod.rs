@@ -31,6 +31,7 @@
 //! name of their store are ours. Downside: one old version that stays delays the deletion of all covered later ones.
 
 mod hiding;
+mod invalid;
 mod log;
 mod map;
 mod packed;
@@ -53,6 +54,7 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use invalid::Invalid;
 pub use log::{STORE_BYTES_MIN, log_bytes};
 pub use map::{Known, Map};
 pub(crate) use reclaim::Reclaim;
@@ -224,16 +226,22 @@ pub(crate) struct Offload {
     actions: VecDeque<Action>,
     /// When a moved tail is made durable.
     tail_at: Option<Nanos>,
+    /// What control may declare invalid, since deletions can be made durable nowhere else.
+    invalid: Option<Invalid>,
     /// Everything is brought home, and nothing else is off-loaded.
     is_ending: bool,
     /// Nothing is sent to stores any more: the next process knows what they have ([`map`]).
     is_frozen: bool,
+    /// When the process began.
+    started: Nanos,
     /// Times, at least [`MARK_NS`] apart, and the next number at each, from the oldest content that is away on.
     marks: VecDeque<(Nanos, u64)>,
     written_bytes: u64,
     reclaimed_bytes: u64,
     decided: Decided,
     switches: u64,
+    /// The last switch off and on.
+    switched: [Option<Decided>; 2],
 }
 
 impl Offload {
@@ -282,7 +290,7 @@ impl Offload {
         }
         let is_limited = state.away_bytes + bytes > self.settings.limit_bytes;
         let limit = if is_always { u32::MAX } else { self.settings.store_threshold.min(base_load) };
-        let is_idle = |store: &&Store| is_always || store.is_known(now) && store.load() < limit;
+        let is_idle = |store: &&Store| store.is_proven && (is_always || store.is_known(now) && store.load() < limit);
         let idle = staying.clone().filter(is_idle).count();
         let is_wanted = is_overloaded && !is_limited && !self.is_ending;
         let is_peak = is_wanted && idle >= self.settings.copies;
@@ -290,6 +298,7 @@ impl Offload {
             let store_load = staying.map(Store::load).min();
             self.decided = Decided { is_peak, base_load, store_load, is_limited };
             self.switches += 1;
+            self.switched[usize::from(is_peak)] = Some(self.decided);
         }
         // The decision above is of the disk. Whether a tenant may use more of the logs is its own.
         let may_go = is_always || self.has_room(volume, bytes, share_ppb);
@@ -345,6 +354,7 @@ impl Offload {
         let Some(append) = state.appends.iter_mut().find(|append| append.place.number == number) else { return };
         append.has_ended = true;
         if is_good {
+            state.prove();
             let (first, past) = state.log.stored(number);
             for number in first..past {
                 let appends = &mut self.stores[store.0 as usize].appends;
@@ -386,7 +396,7 @@ impl Offload {
                 let owed = &mut self.stores[store.0 as usize].owed;
                 numbers.iter().for_each(|number| _ = owed.remove(number));
             }
-            What::Padding => {}
+            What::Padding | What::Proof => {}
         }
     }
 
@@ -512,7 +522,7 @@ impl Offload {
         self.search_again();
         self.has_changed_hosts = true;
         let state = &mut self.stores[store.0 as usize];
-        state.state = State::Failing;
+        (state.state, state.is_proven) = (State::Failing, false);
         let pending = state.pending.clear();
         let remembered = std::mem::take(&mut state.remembered);
         (state.delete_at, state.hinted) = (None, 0..0);
@@ -553,9 +563,10 @@ impl Offload {
                     }
                 }
                 What::Remembered(numbers) => numbers.iter().for_each(|&number| self.forget_host(store, number)),
-                What::Owed(_) | What::Padding => {}
+                What::Owed(_) | What::Padding | What::Proof => {}
             }
         }
+        self.look_for_invalid();
     }
 
     /// A deletion has not reached a store, or may not have.

@@ -165,7 +165,11 @@ impl Offload {
         let Settings { base_threshold, reclaim_depth, limit_bytes, is_always, .. } = self.settings;
         let away = self.volumes.get(volume).map_or(0, |state| state.away_bytes);
         let is_full = || self.stores.iter().any(Store::is_short);
-        let is_urgent = self.is_ending || has_waiting || away > limit_bytes || is_full() || self.is_emptying();
+        // Writes of its ranges have to wait.
+        let has_failed =
+            || self.stores.iter().any(|store| store.is_away() && store.is_failing() && store.live_bytes > 0);
+        let is_urgent =
+            self.is_ending || has_waiting || away > limit_bytes || is_full() || self.is_emptying() || has_failed();
         match load {
             _ if is_urgent => reclaim_depth,
             _ if is_always => 0,

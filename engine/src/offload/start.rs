@@ -76,13 +76,16 @@ impl Offload {
             has_changed_hosts: true,
             actions: VecDeque::new(),
             tail_at: None,
+            invalid: None,
             is_ending: false,
             is_frozen: false,
+            started: now,
             marks: VecDeque::new(),
             written_bytes: 0,
             reclaimed_bytes: 0,
             decided: Decided::default(),
             switches: 0,
+            switched: [None; 2],
         };
         volumes.iter().for_each(|&volume| offload.add_volume(volume));
         let mut merged = Merged::default();

@@ -1,8 +1,8 @@
 //! What an operator sees.
 
-use super::Offload;
 use super::ranges::Id;
 use super::store::{State, Store, StoreId};
+use super::{Invalid, Offload};
 use crate::units::Nanos;
 
 /// The state of one store, for operators.
@@ -46,12 +46,18 @@ pub struct OffloadStats {
     pub reclaimed_bytes: u64,
     /// Age of the oldest content that is away, nanoseconds; since the start at most.
     pub oldest_ns: Option<Nanos>,
+    /// Whether an earlier process has written it: then it is older.
+    pub oldest_is_early: bool,
+    /// What may be declared invalid with [`Invalidate`](crate::control::Command::Invalidate), once that is durable.
+    pub invalid: Option<Invalid>,
     /// Whether everything is brought home, for ever.
     pub is_ending: bool,
     /// The last decision, and how often it was another one than before.
     pub decided: Decided,
     /// See `decided`.
     pub switches: u64,
+    /// The last switch off and the last one on, if there was one.
+    pub switched: [Option<Decided>; 2],
 }
 
 /// Why a write was off-loaded, or not.
@@ -102,7 +108,8 @@ impl Offload {
             self.marks.pop_front();
         }
         let first = self.marks.front().filter(|(_, number)| oldest.is_some_and(|oldest| *number <= oldest));
-        let since = first.map_or(0, |&(at, _)| at);
+        // What an earlier process has written is older than this one.
+        let since = first.map_or(self.started, |&(at, _)| at);
         OffloadStats {
             stores: (0..self.stores.len() as u8).map(|at| self.stats(StoreId(at))).collect(),
             is_thin: self.is_thin(),
@@ -110,10 +117,13 @@ impl Offload {
             away_bytes: self.volumes.values().map(|volume| volume.away_bytes).sum(),
             written_bytes: self.written_bytes,
             reclaimed_bytes: self.reclaimed_bytes,
-            oldest_ns: oldest.map(|_| now - since),
+            oldest_ns: oldest.map(|_| now.saturating_sub(since)),
+            oldest_is_early: oldest.is_some_and(|oldest| oldest < self.first_number),
+            invalid: self.invalid,
             is_ending: self.is_ending,
             decided: self.decided,
             switches: self.switches,
+            switched: self.switched,
         }
     }
 }

@@ -62,6 +62,8 @@ pub(super) enum What {
     /// Versions that it had while it was away.
     Owed(Vec<u64>),
     Padding,
+    /// Nothing: whether it can be written is to be seen.
+    Proof,
 }
 
 impl What {
@@ -109,6 +111,9 @@ pub(super) struct Store {
     /// An earlier process has used it, and no epoch of this one has begun.
     pub(super) is_new: bool,
     pub(super) pending: Turns,
+    /// A record was written since the last failure, or none has failed. Nothing goes there before that but what must: a
+    /// store that is full may still take superblocks.
+    pub(super) is_proven: bool,
     /// Reads of its data on their way.
     pub(super) reads: u32,
     /// Requests of others at its disk, as its server has told, and when. `None` if it has not since the store is open.
@@ -150,6 +155,7 @@ impl Store {
             is_new: log.was_used(),
             log,
             pending: Turns::default(),
+            is_proven: true,
             reads: 0,
             others: None,
             ask_at: 0,
@@ -226,7 +232,30 @@ impl Store {
 
     pub(super) fn opened(&mut self) {
         (self.state, self.is_new) = (State::Open, false);
-        self.retry_ns = RETRY_NS;
+        if self.is_proven {
+            self.retry_ns = RETRY_NS;
+        }
+    }
+
+    /// A record was written.
+    pub(super) fn prove(&mut self) {
+        (self.is_proven, self.retry_ns) = (true, RETRY_NS);
+    }
+
+    /// After a failure, appends a record without content, to see whether it can be written.
+    pub(super) fn append_proof(&mut self) -> bool {
+        if self.is_proven {
+            return false;
+        }
+        let Some((padding, place)) = self.log.append(HEADER as u64, 0) else {
+            // It takes superblocks only until its tail has moved, and no writes.
+            self.prove();
+            return false;
+        };
+        self.begin(padding, place, What::Proof, Vec::new());
+        let header = header(&self.log, place, Kind::Padding, 0);
+        record::encode_deletions(header, &[], &mut self.appends.back_mut().expect("it was just begun").header);
+        true
     }
 
     /// A version is to be deleted, at once if others wait for that.

@@ -1,12 +1,14 @@
 //! Worlds of one client: its base, its stores with their bytes, and an owner that follows the contract. Stores fail and
 //! come back, writes to them are torn, lost and late, the client dies at any moment, with and without its power, or
-//! stops in order and starts without any of the stores. Stores are emptied and forgotten at any time.
+//! stops in order and starts without any of the stores. Stores are emptied and forgotten at any time, and versions of
+//! stores that cannot be written are declared invalid.
 //!
 //! Checked: a read returns the newest content; after a death, each unit has content that was not older than what was
 //! durable; after a clean stop, what can be reached can be read; a store that was forgotten is not read again, by no
 //! process; at the end everything is home and the logs are empty.
 //! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
+mod invalid;
 mod memory;
 mod retires;
 mod stops;
@@ -82,6 +84,8 @@ enum Breach {
     NotFlushed,
     /// It uses a map for stores that were opened since.
     OutdatedMap,
+    /// It does not make durable what is invalid.
+    InvalidForgotten,
 }
 
 struct World {
@@ -105,6 +109,8 @@ struct World {
     /// Those that are to be emptied, and those of them that are forgotten.
     is_leaving: Vec<bool>,
     is_forgotten: Vec<bool>,
+    /// The versions below these numbers do not count in each store.
+    invalid: Vec<u64>,
     /// Content of the last process has too few copies, and these are the stores with which it has started.
     is_thin: bool,
     is_started: Vec<bool>,
@@ -165,6 +171,7 @@ impl World {
             has_retires: seed > SEEDS && !seed.is_multiple_of(3),
             is_leaving: vec![false; STORES],
             is_forgotten: vec![false; STORES],
+            invalid: vec![0; STORES],
             is_thin: false,
             is_started: vec![false; STORES],
             map: Map::default(),
@@ -254,7 +261,9 @@ impl World {
                 Err(error) => panic!("store {store}: {error}"),
             }
         }
-        scan.finish().unwrap()
+        let mut recovered = scan.finish().unwrap();
+        recovered.drop_below(self.invalid[store]);
+        recovered
     }
 
     fn io(&mut self) -> IoId {
@@ -572,6 +581,7 @@ impl World {
             21 => self.late_lands(),
             22 if self.has_retires && self.rng.one_in(2) => self.retire(),
             22 if self.has_retires => self.forget_retired(),
+            23 if self.rng.one_in(2) => self.invalidate(),
             _ => {
                 // Early, late, or in time.
                 let at = self.offload.poll_timeout().filter(|_| self.rng.one_in(2));
@@ -659,6 +669,11 @@ fn an_owner_that_does_not_flush_what_it_reclaims_is_found() {
 #[test]
 fn an_owner_that_uses_an_outdated_map_is_found() {
     assert!(is_found(Some(Breach::OutdatedMap)));
+}
+
+#[test]
+fn an_owner_that_does_not_remember_what_is_invalid_is_found() {
+    assert!(is_found(Some(Breach::InvalidForgotten)));
 }
 
 #[cfg(feature = "planted-bugs")]

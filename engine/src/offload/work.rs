@@ -31,6 +31,9 @@ impl Offload {
             self.store_failed(store);
         } else if state.state == State::Opening {
             state.opened();
+            if state.append_proof() {
+                self.append_last(store);
+            }
             self.opened(store);
         }
         self.close_if_drained(store);
@@ -39,6 +42,7 @@ impl Offload {
 
     /// A new epoch has begun: recovery does not find the records any more that were dropped.
     fn opened(&mut self, store: StoreId) {
+        self.invalid = None;
         self.search_again();
         self.has_changed_hosts = true;
         for volume in self.volumes.values_mut() {
@@ -137,20 +141,25 @@ impl Offload {
 
     fn append_waiting(&mut self, store: StoreId) {
         while self.stores[store.0 as usize].append_next(self.now) {
-            let last = self.stores[store.0 as usize].appends.len() - 1;
-            let numbers = self.numbers(&self.stores[store.0 as usize].appends[last].what);
-            let state = &mut self.stores[store.0 as usize];
-            if !numbers.is_empty() {
-                state.encode_deletions(last, &numbers);
-            }
-            if last > 0 && matches!(state.appends[last - 1].what, What::Padding) {
-                let padding = state.appends[last - 1].place.number;
-                self.actions.push_back(Action::Append(store, padding));
-            }
-            self.actions.push_back(Action::Append(store, state.appends[last].place.number));
+            self.append_last(store);
         }
         let state = &mut self.stores[store.0 as usize];
         state.delete_at = state.delete_at.filter(|&at| at > self.now);
+    }
+
+    /// The last record of a store is to be written, and padding that precedes it.
+    fn append_last(&mut self, store: StoreId) {
+        let last = self.stores[store.0 as usize].appends.len() - 1;
+        let numbers = self.numbers(&self.stores[store.0 as usize].appends[last].what);
+        let state = &mut self.stores[store.0 as usize];
+        if !numbers.is_empty() {
+            state.encode_deletions(last, &numbers);
+        }
+        if last > 0 && matches!(state.appends[last - 1].what, What::Padding) {
+            let padding = state.appends[last - 1].place.number;
+            self.actions.push_back(Action::Append(store, padding));
+        }
+        self.actions.push_back(Action::Append(store, state.appends[last].place.number));
     }
 
     /// Deletes versions that are dead, as far as that is possible. Those that must wait are looked at again when what
@@ -347,7 +356,7 @@ impl Offload {
         match what {
             What::Deletions(ids) => ids.iter().map(|&id| self.versions[id].number).collect(),
             What::Remembered(numbers) | What::Owed(numbers) => numbers.clone(),
-            What::Writes(_) | What::Padding => Vec::new(),
+            What::Writes(_) | What::Padding | What::Proof => Vec::new(),
         }
     }
 

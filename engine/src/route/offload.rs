@@ -18,7 +18,9 @@ use crate::disk::durability::Failures;
 use crate::disk::{Op, Purpose, Split};
 use crate::errno::Errno;
 use crate::ids::{IoId, TenantId, VolumeId, VolumeKey};
-use crate::offload::{Action, Choice, Known, Offload, OffloadStats, Reclaim, Recovered, SUPERBLOCK, Settings, Setup};
+use crate::offload::{
+    Action, Choice, Invalid, Known, Offload, OffloadStats, Reclaim, Recovered, SUPERBLOCK, Settings, Setup,
+};
 use crate::offload::{Source, StoreId, WRITE_BYTES_MAX};
 use crate::units::{Nanos, SECOND};
 
@@ -82,6 +84,11 @@ impl Route {
     pub(crate) fn retire_store(&mut self, now: Nanos, store: StoreId) -> bool {
         let is_known = usize::from(store.0) < self.stores.len();
         self.offload.as_mut().filter(|_| is_known).map(|offload| offload.retire(now, store)).is_some()
+    }
+
+    /// See [`Offload::invalidate`].
+    pub(crate) fn invalidate(&mut self, now: Nanos, invalid: Invalid) -> bool {
+        self.offload.as_mut().map(|offload| offload.invalidate(now, invalid)).is_some()
     }
 
     /// The stores in use, and the volumes that lead to them.
@@ -173,7 +180,8 @@ impl Route {
 
     /// When the client of the stores wants to be called.
     pub(super) fn offload_timeout(&self) -> Option<Nanos> {
-        let held = self.held.front().map(|&(_, since)| since + HELD_NS_MAX);
+        // One that a store has failed waits on from then on.
+        let held = self.held.iter().map(|&(_, since)| since + HELD_NS_MAX).min();
         [self.offload.as_ref().and_then(Offload::poll_timeout), held].into_iter().flatten().min()
     }
 
@@ -200,7 +208,8 @@ impl Route {
     /// The transfer waits for stores.
     fn hold(&mut self, now: Nanos, io: IoId, failures: Failures) {
         self.disk.submit_elsewhere(now, io, failures);
-        self.held.push_back((io, now));
+        let since = *self.disk.slot_mut(io).held_since.get_or_insert(now);
+        self.held.push_back((io, since));
     }
 
     fn range(&self, io: IoId) -> (u64, u64) {
@@ -350,13 +359,8 @@ impl Route {
             if since + HELD_NS_MAX <= now {
                 return Some(Done::Io(io, Err(Errno::Io)));
             }
-            let before = self.held.len();
             let failures = failures(self.disk.slot(io).io.volume);
             self.submit_offloading(now, io, true, failures);
-            if self.held.len() > before {
-                // It waits on.
-                self.held.back_mut()?.1 = since;
-            }
         }
         None
     }

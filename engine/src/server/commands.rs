@@ -38,6 +38,7 @@ impl Server {
             Command::SetOffload(settings) => self.volumes.set_offload(settings).map(done),
             Command::StoreArrived(store, recovered) => self.volumes.store_arrived(store, *recovered).map(done),
             Command::RetireStore(store) => self.volumes.retire_store(store).map(done),
+            Command::Invalidate(invalid) => self.volumes.invalidate(invalid).map(done),
             Command::MapStores => self.volumes.map_stores().map(|known| Some(Report::Stores(known))),
             Command::EndOffload => self.volumes.end_offload(token).map(later),
             Command::ClearVolume(volume) => self.volumes.clear(token, volume).map(later),

@@ -16,7 +16,7 @@
 use super::{Effect, Volume, Volumes};
 use crate::disk::Purpose;
 use crate::ids::{IoId, VolumeId};
-use crate::offload::{Known, Recovered, Settings, Setup, StoreId};
+use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
 use crate::route::Done;
 use crate::spec::Refusal;
 use crate::units::BLOCK;
@@ -113,6 +113,10 @@ impl Volumes {
 
     pub(crate) fn retire_store(&mut self, store: StoreId) -> Result<(), Refusal> {
         self.route.retire_store(self.now, store).then_some(()).ok_or(Refusal::Offload)
+    }
+
+    pub(crate) fn invalidate(&mut self, invalid: Invalid) -> Result<(), Refusal> {
+        self.route.invalidate(self.now, invalid).then_some(()).ok_or(Refusal::Offload)
     }
 
     /// What the next process has to know to start without stores, unless something is on its way.

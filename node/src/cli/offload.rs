@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::client::{ClientError, ask};
 use super::request::Request;
 use super::{Reach, read};
-use crate::control::view::{Done, OffloadStoreState, OffloadView};
+use crate::control::view::{Done, OffloadStoreState, OffloadStoreView, OffloadView};
 use crate::quantity::Name;
 use crate::store::offload::StoreRef;
 
@@ -18,7 +18,7 @@ use crate::store::offload::StoreRef;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Ends off-loading, or removes a store, by awaiting `begun`, and shows how much is still to come home until that has
-/// ended. An interrupt ends the command only.
+/// ended. An interrupt ends the command only. A store that is waited for is named.
 pub async fn follow(
     reach: &Reach,
     disk: &Name,
@@ -30,13 +30,18 @@ pub async fn follow(
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {elapsed}");
     let bar = if reach.json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let mut most = 0;
+    let (mut most, mut told) = (0, Vec::new());
     loop {
         let view: OffloadView = match ask(&reach.data, Method::GET, &path, None).await {
             Err(ClientError::Refused(StatusCode::NOT_FOUND, _)) => break,
             answer => read(answer?)?,
         };
         let Some(remaining) = remaining(&view, store) else { break };
+        let waits = waits(&view);
+        for line in waits.iter().filter(|line| !told.contains(*line)) {
+            bar.suspend(|| eprintln!("{line}"));
+        }
+        told = waits;
         most = most.max(remaining);
         bar.set_length(most);
         bar.set_position(most - remaining);
@@ -48,6 +53,20 @@ pub async fn follow(
         None => format!("everything of disk '{disk}' is home; its writes are not off-loaded any more"),
     };
     Ok(json!(Done { message, disk: None, volume: None, tenant: None }))
+}
+
+/// The stores that are waited for, and what can be done.
+fn waits(view: &OffloadView) -> Vec<String> {
+    let away = view.stores.iter().filter(|it| it.state != OffloadStoreState::Lost && it.used_bytes > 0);
+    let line = |it: &OffloadStoreView| {
+        let (disk, store) = (&view.disk, &it.store);
+        Some(format!(
+            "waiting for store '{store}': {}. If it is gone for good: `aerogel offload store remove {disk} {store} \
+             --lost --yes`, then restart the server",
+            it.failure.as_ref()?
+        ))
+    };
+    away.filter_map(line).collect()
 }
 
 /// Bytes that are to come home, of a store or all. `None` if the disk does not use that store any more.

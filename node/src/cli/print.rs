@@ -75,6 +75,19 @@ fn condition(condition: Condition) -> String {
     .into()
 }
 
+/// The state of a volume; a part of it may be out of reach.
+fn volume_condition(volume: &VolumeView) -> String {
+    let is_away = !volume.failing_stores.is_empty() && volume.offloaded_bytes > 0;
+    if is_away { condition(volume.condition) + ", STORE AWAY" } else { condition(volume.condition) }
+}
+
+/// The stores of a volume that may be off-loaded, and what is there.
+fn off_load(volume: &VolumeView) -> String {
+    let VolumeView { offload_stores, offloaded_bytes, .. } = volume;
+    let stores = offload_stores.join(", ");
+    if stores.is_empty() { stores } else { format!("{}, to {stores}", bytes(*offloaded_bytes)) }
+}
+
 fn write_cache(mode: WriteCache) -> String {
     match mode {
         WriteCache::Volatile => "volatile",
@@ -130,7 +143,7 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
             write_cache(volume.write_cache),
             access(&volume.allow, volume.read_only),
             volume.connections.to_string(),
-            condition(volume.condition),
+            volume_condition(volume),
         ]
     };
     table(&headings, volumes.iter().map(row).collect())
@@ -161,7 +174,7 @@ pub fn volume(volume: &VolumeView) -> String {
     let hits = traffic.hit_ratio.map_or_else(String::new, |hits| format!(", {} from the cache", ratio(hits)));
     list(&[
         ("volume", volume.name.clone()),
-        ("state", condition(volume.condition)),
+        ("state", volume_condition(volume)),
         ("reason", volume.reason.clone().unwrap_or_default()),
         ("warnings", volume.warnings.join("\n")),
         ("open it at", volume.uris.join("\n")),
@@ -191,6 +204,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("latency", volume.latency.as_ref().map_or_else(String::new, latency)),
         ("write cache", write_cache(volume.write_cache)),
         ("dirty data", bytes(volume.dirty_bytes)),
+        ("off-load", off_load(volume)),
         ("connections", volume.connections.to_string()),
         ("reads", format!("{} ({}){hits}", traffic.reads, bytes(traffic.read_bytes))),
         ("writes", format!("{} ({})", traffic.writes, bytes(traffic.write_bytes))),

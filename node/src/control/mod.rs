@@ -37,6 +37,7 @@ mod upstreams;
 pub mod view;
 mod volumes;
 mod waiting;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -14,11 +14,12 @@ use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::shares::Shares;
-use super::upstreams::{upstream_view, upstream_warnings};
+use super::upstreams::upstream_view;
 use super::view::{
     AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView,
     SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
+use super::warnings::volume_warnings;
 use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
@@ -140,7 +141,8 @@ impl Control {
     /// The state that is known without asking disk threads or file systems.
     pub fn health(&self) -> Health {
         let disks_online = self.state().disks.values().filter(|disk| disk.state.is_ok()).count();
-        Health { uptime_seconds: self.started.elapsed().as_secs(), disks_online }
+        let warnings = self.state().disks.iter().flat_map(|(name, disk)| disk.offload_warnings(name)).collect();
+        Health { uptime_seconds: self.started.elapsed().as_secs(), disks_online, warnings }
     }
 
     /// Why the server does not serve all that it should, if so.
@@ -314,13 +316,14 @@ fn volume_view(
     let path = path.unwrap_or_else(|| absolute(&running.store.files(name).data_of(spec)));
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
+    let (offload_stores, failing_stores) = running.stores_of(spec.is_some_and(|spec| spec.offload));
     VolumeView {
         name: name.to_string(),
         disk: disk.to_string(),
         condition,
-        reason: volume.reason(),
+        reason: running.reason_of(volume),
         spec: spec.filter(|spec| !spec.store).map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
-        warnings: volume_warnings(running, name, volume, stats),
+        warnings: volume_warnings((disk, running), name, volume, stats),
         size_bytes,
         path,
         upstream,
@@ -346,6 +349,8 @@ fn volume_view(
         session: volume.sessions().and_then(|sessions| sessions.shown()).map(SessionView::from),
         dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
         offloaded_bytes: stats.map_or(0, |stats| stats.offloaded_bytes),
+        offload_stores,
+        failing_stores,
         traffic: stats.map(traffic).unwrap_or_default(),
         tenant: tenant.to_string(),
     }
@@ -391,6 +396,8 @@ fn remembered_views(
         session: None,
         dirty_bytes: 0,
         offloaded_bytes: 0,
+        offload_stores: Vec::new(),
+        failing_stores: Vec::new(),
         traffic: Traffic::default(),
     };
     let known = state.remembered.get(disk).into_iter().flatten();
@@ -446,29 +453,6 @@ fn disk_request_of(name: &Name, disk: &Disk, running: &Running) -> AddDisk {
         max_round: scheduling.max_round,
         no_probe: scheduling.no_probe,
     }
-}
-
-fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Option<&VolumeStats>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if volume.spec.as_ref().is_some_and(|spec| spec.write_cache == WriteCache::Unsafe) {
-        warnings.push("write_cache=unsafe: flushed data may be lost when the server stops unexpectedly".into());
-    }
-    let device = volume.spec.as_ref().and_then(|spec| spec.device.as_ref());
-    if device.is_some_and(|device| device.facts.is_empty()) {
-        warnings.push("its device has no serial number or other identifier: it is recognised by its size only".into());
-    }
-    if stats.is_some_and(|stats| stats.failing) {
-        warnings.push("the last write to the device failed: flushes fail until one succeeds".into());
-    }
-    if stats.is_some_and(|stats| stats.lost) {
-        warnings.push(format!("acknowledged data is lost: flushes fail until `aerogel volume clear {name}`"));
-    }
-    warnings.extend(upstream_warnings(volume, stats));
-    let tenant = volume.spec.as_ref().and_then(|spec| running.tenants.get(&spec.tenant(name)));
-    if let Some(why) = tenant.and_then(|tenant| tenant.warning.as_ref()) {
-        warnings.push(format!("it runs without the requested cache: {why}"));
-    }
-    warnings
 }
 
 /// A warning if the data of a served volume is not at `path` any more.
@@ -539,7 +523,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
                 Size(held).rounded()
             ));
         }
-        warnings.extend(running.offload_warning());
+        warnings.extend(running.offload_warnings(name));
         warnings.extend(state.neighbours(name).iter().map(|other| format!("disk '{other}' is on the same device")));
         let drives = running.drives();
         if drives.len() > 1 && running.store.model.is_none() {

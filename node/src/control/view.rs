@@ -73,6 +73,9 @@ pub struct Health {
     pub uptime_seconds: u64,
     /// Disks that are online.
     pub disks_online: usize,
+    /// What is the matter with off-load stores: some reads or writes may fail, and all else is served.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// The answer to a change that succeeded.

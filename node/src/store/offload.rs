@@ -190,6 +190,10 @@ impl Leaving {
     }
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// A store of the disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -217,6 +221,9 @@ pub struct Entry {
     /// Whether it is being emptied, or was: then the next start does without it, too.
     #[serde(default, skip_serializing_if = "Leaving::is_no")]
     pub leaving: Leaving,
+    /// Versions with a lower number do not count there: it could not be written when they were brought home.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub invalid_below: u64,
     /// What the map says of it.
     #[serde(default, skip_serializing_if = "Mapped::is_no")]
     pub mapped: Mapped,
@@ -435,6 +442,7 @@ mod tests {
             started: false,
             lost: false,
             leaving: Leaving::No,
+            invalid_below: 0,
             mapped: Mapped::No,
             export: export.unwrap(),
         }
@@ -547,7 +555,9 @@ mod tests {
         let mut offload = three();
         offload.begin();
         offload.start(|_| false);
-        assert!(!toml::to_string(&offload).unwrap().contains("leaving"), "earlier releases read it");
+        let text = toml::to_string(&offload).unwrap();
+        assert!(!text.contains("leaving") && !text.contains("invalid"), "earlier releases read it");
+        offload.stores[0].invalid_below = 7 << 40;
         offload.stores[1].leaving = Leaving::Begun;
         let stored: Offload = toml::from_str(&toml::to_string(&offload).unwrap()).unwrap();
         assert_eq!(stored, offload);

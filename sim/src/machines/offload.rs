@@ -4,6 +4,7 @@
 //!   a process starts ─► incarnation + 1 ─► a reader scans each store, and flushes it
 //!        ─► all are read, or enough of them and patience is over ─► StartOffload ─► the volumes are opened
 //!        ─► a store that was missing is read ─► StoreArrived
+//!   no store can be written, and all is home ─► their versions are invalid, durably ─► Invalidate
 //!   from time to time ─► RetireStore ─► it is empty ─► the next process has an empty store with another log instead
 //! ```
 //!
@@ -15,7 +16,7 @@ use engine::control::Command;
 use engine::ids::{VolumeId, VolumeKey};
 use engine::nbd::Part;
 use engine::nbd::wire::command;
-use engine::offload::{Initial, Map, Past, Recovered, Scan, Settings, Setup, StoreId, Unusable};
+use engine::offload::{Initial, Invalid, Map, Past, Recovered, Scan, Settings, Setup, StoreId, Unusable};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
 use super::clients::SESSION;
@@ -66,6 +67,8 @@ pub(crate) struct Known {
     pub(crate) was_missing: bool,
     /// It has a log.
     pub(crate) has_log: bool,
+    /// Versions with a lower number do not count there.
+    invalid_below: u64,
     /// It is being removed, or was.
     leaving: bool,
     left: bool,
@@ -76,7 +79,7 @@ pub(crate) struct Known {
 impl Known {
     pub(crate) fn new(volume: VolumeId) -> Known {
         let (leaving, left) = (false, false);
-        Known { volume, missed: 0, was_missing: false, has_log: false, leaving, left, removals: 0 }
+        Known { volume, missed: 0, was_missing: false, has_log: false, invalid_below: 0, leaving, left, removals: 0 }
     }
 
     fn log(&self) -> u128 {
@@ -250,6 +253,7 @@ impl Running<'_> {
 
     fn was_read(&mut self, store: usize, request: Request) -> Verdict {
         let (log, has_log, bytes) = (self.known(store).log(), self.known(store).has_log, self.log_bytes());
+        let invalid_below = self.known(store).invalid_below;
         let reader = self.reader(store);
         let Some(mut scan) = reader.scan.take() else { return Ok(()) };
         let is_flushed = request.command == command::FLUSH;
@@ -262,11 +266,12 @@ impl Running<'_> {
             Err(Unusable::NoLog | Unusable::Foreign) if !has_log => Some(Recovered::format(log, bytes)),
             Err(why) => return Err(format!("store {store}: {why}")),
         };
-        if found.is_none() {
+        let Some(mut found) = found else {
             self.ask(store);
             return Ok(());
-        }
-        self.reader(store).found = found;
+        };
+        found.drop_below(invalid_below);
+        self.reader(store).found = Some(found);
         self.log(Line::Note(format!("store {store} is read")));
         if self.process().offloading.is_started { self.arrived(store) } else { self.start_offload() }
     }
@@ -351,10 +356,20 @@ impl Running<'_> {
                 store.missed = 0;
             }
         }
+        let invalid = stats.invalid;
+        if let Some(Invalid { stores, below }) = invalid {
+            let all = (0..).zip(&mut control.stores);
+            all.filter(|(at, _)| stores >> at & 1 != 0).for_each(|(_, store)| store.invalid_below = below);
+        }
         if !stats.is_thin {
             control.stores.iter_mut().for_each(|store| store.was_missing = false);
         }
         self.out.stats.away_bytes = self.out.stats.away_bytes.max(stats.away_bytes);
+        if let Some(invalid) = invalid {
+            self.log(Line::Note(format!("{invalid:?}")));
+            self.command(Command::Invalidate(invalid))?;
+            self.settle()?;
+        }
         self.remove_store()
     }
 

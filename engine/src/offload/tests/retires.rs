@@ -39,6 +39,7 @@ impl World {
             if std::mem::take(&mut self.is_forgotten[store]) {
                 self.is_leaving[store] = false;
                 self.stores[store].fill(0);
+                self.invalid[store] = 0;
                 self.logs[store] += STORES as u128;
             }
         }

@@ -13,8 +13,9 @@ fn phase(view: &OffloadView) -> String {
     }
 }
 
-fn age(seconds: Option<f64>) -> String {
-    seconds.map_or_else(|| "-".into(), duration)
+fn age(view: &OffloadView) -> String {
+    let more = if view.oldest_is_earlier { "over " } else { "" };
+    view.oldest_s.map_or_else(|| "-".into(), |seconds| format!("{more}{}", duration(seconds)))
 }
 
 fn rate(bytes_per_s: f64) -> String {
@@ -33,7 +34,7 @@ pub fn offload_list(all: &[OffloadView]) -> String {
             stores.join(" "),
             view.copies.to_string(),
             bytes(view.offloaded_bytes),
-            age(view.oldest_s),
+            age(view),
             phase(view),
         ]
     };
@@ -47,7 +48,7 @@ pub fn offload(view: &OffloadView) -> String {
         ("state", phase(view)),
         ("reason", view.reason.clone().unwrap_or_default()),
         ("off-loaded", format!("{}, at most {} of a volume", bytes(view.offloaded_bytes), bytes(view.limit_bytes))),
-        ("oldest", age(view.oldest_s)),
+        ("oldest", age(view)),
         ("off-load rate", rate(view.written_bytes_per_s)),
         ("reclaim rate", rate(view.reclaimed_bytes_per_s)),
         ("too few copies", if view.thin_bytes > 0 { bytes(view.thin_bytes) } else { String::new() }),

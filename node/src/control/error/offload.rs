@@ -37,6 +37,8 @@ pub enum OffloadRefused {
     TooSmall { store: StoreRef, bytes: u64 },
     #[error("store '{0}' is read-only")]
     ReadOnly(StoreRef),
+    #[error("store '{store}' does not accept writes: {source}")]
+    Unwritable { store: StoreRef, source: Box<ReadError> },
     #[error("store '{0}' is not empty: it has another log or other data")]
     Holds(StoreRef),
     #[error("store '{store}' cannot be used: {source}")]
@@ -56,6 +58,8 @@ pub enum OffloadRefused {
     Detached(Name),
     #[error("disk '{disk}' may have data in store '{store}' and nowhere else")]
     InUse { store: Name, disk: Name },
+    #[error("disk '{disk}' has store '{store}', and disk '{user}' may have data there and nowhere else")]
+    StoreOnDisk { disk: Name, store: Name, user: Name },
     #[error(transparent)]
     File(#[from] OffloadError),
     #[error("{0}")]
@@ -70,7 +74,7 @@ impl OffloadRefused {
             | OffloadRefused::Twice(_)
             | OffloadRefused::Settings(_)
             | OffloadRefused::NotAStore(_) => 400,
-            OffloadRefused::Unreachable { .. } => 502,
+            OffloadRefused::Unreachable { .. } | OffloadRefused::Unwritable { .. } => 502,
             OffloadRefused::File(_) => 500,
             OffloadRefused::OtherStores(_)
             | OffloadRefused::OtherCopies(_)
@@ -86,6 +90,7 @@ impl OffloadRefused {
             | OffloadRefused::Waits { .. }
             | OffloadRefused::Detached(_)
             | OffloadRefused::InUse { .. }
+            | OffloadRefused::StoreOnDisk { .. }
             | OffloadRefused::Broken(_) => 409,
         }
     }
@@ -109,6 +114,9 @@ impl OffloadRefused {
             OffloadRefused::Unreachable { .. } => {
                 "its server must be running, and no other client may have claimed it".into()
             }
+            OffloadRefused::ReadOnly(_) | OffloadRefused::Unwritable { .. } => {
+                "a store is written: its export must be writable, and its server must have room for all of it".into()
+            }
             OffloadRefused::Unknown { disk, .. } => format!("`aerogel offload show {disk}` shows its stores"),
             OffloadRefused::TooFewRemain { disk, .. } => {
                 format!("`aerogel offload disable {disk}` brings everything home; then enable it with other stores")
@@ -128,7 +136,7 @@ impl OffloadRefused {
                      same stores when it is attached again"
                 )
             }
-            OffloadRefused::InUse { store, disk } => {
+            OffloadRefused::InUse { store, disk } | OffloadRefused::StoreOnDisk { store, user: disk, .. } => {
                 format!(
                     "`aerogel offload store remove {disk} {store}` brings its data home, `aerogel offload disable \
                      {disk}` that of all stores; or use --force"
@@ -137,7 +145,6 @@ impl OffloadRefused {
             OffloadRefused::NoStore
             | OffloadRefused::Twice(_)
             | OffloadRefused::Settings(_)
-            | OffloadRefused::ReadOnly(_)
             | OffloadRefused::Broken(_)
             | OffloadRefused::File(_) => return None,
         })

@@ -7,6 +7,7 @@ use engine::control::Command;
 use engine::ids::VolumeId;
 use engine::nbd::Claim;
 use engine::offload::{Initial, Recovered, Scan, log_bytes};
+use engine::units::BLOCK;
 use tracing::info;
 use uuid::Uuid;
 
@@ -133,12 +134,16 @@ impl Control {
         let export = Remote { deadline: STORE_DEADLINE, ..remote.later(SystemTime::now()) };
         let (log, store) = (Uuid::new_v4(), store.clone());
         let (missed, used, started, lost, mapped) = (0, false, false, false, Mapped::No);
-        let leaving = Leaving::No;
-        let entry = Entry { store, log, size, capacity, missed, used, started, lost, leaving, mapped, export };
+        let (leaving, invalid_below) = (Leaving::No, 0);
+        let entry =
+            Entry { store, log, size, capacity, missed, used, started, lost, leaving, invalid_below, mapped, export };
         let target = entry.export.target();
-        match is_empty(&target, entry.claim(disk, 0), capacity, force).await {
-            Ok(true) => Ok(entry),
-            Ok(false) => Err(OffloadRefused::Holds(entry.store).into()),
+        match look_at(&target, entry.claim(disk, 0), capacity, force).await {
+            Ok(Found::Empty) => Ok(entry),
+            Ok(Found::Other) => Err(OffloadRefused::Holds(entry.store).into()),
+            Ok(Found::Unwritable(source)) => {
+                Err(OffloadRefused::Unwritable { store: entry.store, source: source.into() }.into())
+            }
             Err(error) => Err(OffloadRefused::Unreachable { store: entry.store, source: error.into() }.into()),
         }
     }
@@ -279,15 +284,30 @@ impl Entry {
     }
 }
 
-/// Whether the place of the superblocks of a store is empty. With `force`, it is now.
-async fn is_empty(target: &Target, claim: Claim, capacity: u64, force: bool) -> Result<bool, ReadError> {
+/// What a store has before it is used.
+enum Found {
+    /// No superblocks, and it can be written.
+    Empty,
+    /// Something else where superblocks would be.
+    Other,
+    /// It cannot be written.
+    Unwritable(ReadError),
+}
+
+/// Whether the place of the superblocks of a store is empty. With `force`, it is now. Its first and its last block are
+/// written, with what they have.
+async fn look_at(target: &Target, claim: Claim, capacity: u64, force: bool) -> Result<Found, ReadError> {
     let mut reader = Reader::open(target, claim).await?;
     let (at, bytes) = Scan::new(0, capacity).wants().expect("a scan begins with the superblocks");
     let found = reader.read(at, bytes).await?;
-    let is_empty = found.iter().all(|&byte| byte == 0);
-    if !is_empty && force {
-        reader.write(at, &vec![0; bytes as usize]).await?;
-        return Ok(true);
+    if !force && found.iter().any(|&byte| byte != 0) {
+        return Ok(Found::Other);
     }
-    Ok(is_empty)
+    let last = at + bytes + capacity - BLOCK;
+    let end = reader.read(last, BLOCK).await?;
+    let writes = async {
+        reader.write(last, &end).await?;
+        reader.write(at, &vec![0; bytes as usize]).await
+    };
+    Ok(writes.await.map_or_else(Found::Unwritable, |()| Found::Empty))
 }

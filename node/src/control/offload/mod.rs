@@ -17,6 +17,7 @@ mod leave;
 mod map;
 mod show;
 mod start;
+mod trouble;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 use engine::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec, WriteCache};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Place, Uri};
-use engine::offload::{Initial, Past, Setup, StoreId};
+use engine::offload::{Initial, Past, Setup, StoreId, StoreStats};
 
 use super::{Control, Error, OffloadRefused, Running, VolumeReason, blocking, refusal, with_files};
 use crate::disk_thread::Backing;
@@ -61,8 +62,13 @@ pub(super) struct Offloading {
     volumes: Vec<Option<(VolumeId, Dialer)>>,
     /// Stores that were emptied, whose logs are erased.
     forgotten: BTreeSet<usize>,
-    /// Switches on and off that were told.
+    /// Switches on and off that were told, and when.
     switches: u64,
+    switched: Option<Instant>,
+    /// The stores, as they were last.
+    seen: Vec<StoreStats>,
+    /// What was told of them.
+    told: Vec<trouble::Told>,
     /// Bytes that were off-loaded and brought home, over time.
     samples: VecDeque<(Instant, u64, u64)>,
     /// Bytes that are off-loaded: the largest value of each period, and the beginning of the last one.
@@ -90,6 +96,8 @@ pub(super) enum Phase {
 struct Reading {
     /// Bytes of its log.
     scanned: AtomicU64,
+    /// Its server has opened the session.
+    is_reached: AtomicBool,
     is_done: AtomicBool,
     /// Why it cannot be read.
     failure: Mutex<Option<String>>,
@@ -120,6 +128,9 @@ impl Offloading {
             volumes: Vec::new(),
             forgotten: BTreeSet::new(),
             switches: 0,
+            switched: None,
+            seen: Vec::new(),
+            told: Vec::new(),
             samples: VecDeque::new(),
             history: VecDeque::new(),
             period: None,
@@ -150,6 +161,9 @@ impl Offloading {
         let pending = stores.filter(|(_, reading)| !reading.is_done.load(Ordering::Acquire));
         let reason = |(entry, reading): (&Entry, &Arc<Reading>)| match reading.failure() {
             Some(failure) => format!("store '{}': {failure}", entry.store),
+            None if !reading.is_reached.load(Ordering::Acquire) => {
+                format!("store '{}' is not reached yet: its server does not answer so far", entry.store)
+            }
             None => {
                 let scanned = Size(reading.scanned.load(Ordering::Relaxed)).rounded();
                 format!("store '{}' is being read, {scanned} so far", entry.store)
@@ -291,6 +305,17 @@ impl Control {
         };
         let mut disks = state.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
         disks.next().map(|(name, _)| name.clone())
+    }
+
+    /// A store on this disk that has the log of another one, and that disk.
+    pub(super) fn store_in_use(&self, disk: &Name) -> Option<(Name, Name)> {
+        let is_store = |volume: &super::Volume| volume.spec.as_ref().is_some_and(|spec| spec.store);
+        let stores: Vec<Name> = {
+            let state = self.state();
+            let volumes = state.disk(disk).ok()?.volumes.iter().filter(|(_, volume)| is_store(volume));
+            volumes.map(|(name, _)| name.clone()).collect()
+        };
+        stores.into_iter().find_map(|store| Some((store.clone(), self.user_of_store(&store)?)))
     }
 
     /// Changes `offload.toml` of a disk durably, then in memory; or neither.

@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::control::Snapshot;
-use engine::offload::{OffloadStats, StoreStats};
+use engine::offload::{Decided, OffloadStats, StoreStats};
 use tracing::warn;
 
 use super::super::view::{LiveOffloadView, OffloadPhase, OffloadStoreState, OffloadStoreView, OffloadView};
 use super::super::{Control, Error, OffloadRefused, Running};
 use super::{HISTORY_MAX, HISTORY_PERIOD, Offloading, Phase, RATE_TIME};
-use crate::quantity::Name;
+use crate::quantity::{Name, duration};
 use crate::store::offload::Leaving;
 
-/// Why a store is not used although its server can be reached.
-const WRITES_FAIL: &str = "the last write to it failed; it is tried again every few seconds";
+/// The least time between two events about switches: a load around the threshold switches with nearly every write, and
+/// must not replace all other events.
+const SWITCHES_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Control {
     /// Off-loading of all disks that are online.
@@ -47,16 +48,15 @@ impl Control {
     pub(in super::super) fn note_offload(self: &Arc<Control>, disk: &Name, snapshot: &Snapshot) {
         let Some(stats) = &snapshot.offload else { return };
         self.note_leaving(disk, stats);
-        let (told, changes) = {
+        self.note_invalid(disk, stats);
+        let (told, news, changes) = {
             let mut state = self.state();
             let Ok(running) = state.disk_mut(disk) else { return };
             let Some(offloading) = running.offloading_mut().filter(|it| !it.is_reading()) else { return };
             offloading.sample(stats);
-            let told = (stats.switches != offloading.switches).then(|| switched(stats));
-            offloading.switches = stats.switches;
-            (told, offloading.is_outdated(stats))
+            (offloading.switched(stats), offloading.news(), offloading.is_outdated(stats))
         };
-        if let Some(told) = told {
+        for told in told.into_iter().chain(news) {
             self.tell_disk(disk, told);
         }
         // The last record of a process that stops is the map's.
@@ -82,15 +82,24 @@ impl Control {
 }
 
 /// Why writes are off-loaded, or are not any more.
-fn switched(stats: &OffloadStats) -> String {
-    let decided = stats.decided;
+fn why(decided: Decided) -> String {
     let at_store = match decided.store_load {
         Some(load) => format!("{load} at the least loaded store"),
         None => "no store has room".into(),
     };
     let limited = if decided.is_limited { "; a volume is at its limit" } else { "" };
-    let now = if decided.is_peak { "writes are off-loaded" } else { "writes are not off-loaded any more" };
-    format!("{now}: {} requests of a tenant wait at the disk, {at_store}{limited}", decided.base_load)
+    format!("{} requests of a tenant wait at the disk, {at_store}{limited}", decided.base_load)
+}
+
+/// What has switched since the last event, `count` times.
+fn switches(stats: &OffloadStats, count: u64, since: Option<Duration>) -> String {
+    let now = if stats.decided.is_peak { "writes are off-loaded" } else { "writes are not off-loaded any more" };
+    let text = format!("{now}: {}", why(stats.decided));
+    let other = stats.switched[usize::from(!stats.decided.is_peak)].filter(|_| count > 1);
+    let Some(other) = other else { return text };
+    let past = since.map_or_else(String::new, |since| format!(" in {}", duration(since.as_secs_f64())));
+    let before = if other.is_peak { "on" } else { "off" };
+    format!("{text}. {count} switches on and off{past}, the last one {before} because {}", why(other))
 }
 
 impl Offloading {
@@ -101,7 +110,20 @@ impl Offloading {
         self.file.thin && !stats.is_thin || self.file.stores.iter().zip(&stats.stores).any(differs)
     }
 
+    /// What there is to tell of switches on and off: each is told, several together if they follow one another.
+    fn switched(&mut self, stats: &OffloadStats) -> Option<String> {
+        let now = Instant::now();
+        let since = self.switched.map(|at| now - at);
+        let count = stats.switches.saturating_sub(self.switches);
+        if count == 0 || since.is_some_and(|since| since < SWITCHES_INTERVAL) {
+            return None;
+        }
+        (self.switches, self.switched) = (stats.switches, Some(now));
+        Some(switches(stats, count, since))
+    }
+
     fn sample(&mut self, stats: &OffloadStats) {
+        self.seen.clone_from(&stats.stores);
         let now = Instant::now();
         // The last one that is old enough stays.
         while self.samples.get(1).is_some_and(|(at, ..)| now - *at >= RATE_TIME) {
@@ -156,13 +178,11 @@ impl Offloading {
         let stores = self.file.stores.iter().zip(&self.readings).enumerate();
         let stores = stores.filter(|(at, _)| !self.forgotten.contains(at)).map(|(at, (entry, reading))| {
             let of = stats.stores.get(at);
-            let standing = self.volumes.get(at).and_then(Option::as_ref).map(|(_, dialer)| dialer.standing());
-            let fails = of.is_some_and(|of| of.is_failing).then(|| WRITES_FAIL.to_string());
-            let failure = reading.failure().or_else(|| standing.and_then(|standing| standing.failure)).or(fails);
+            let failure = self.failure(at, of);
             let state = match of {
                 _ if entry.lost => OffloadStoreState::Lost,
                 Some(of) if of.is_missing => OffloadStoreState::Missing,
-                Some(of) if of.is_open => OffloadStoreState::Online,
+                Some(of) if of.is_open && failure.is_none() => OffloadStoreState::Online,
                 Some(_) => OffloadStoreState::Connecting,
                 None if self.is_reading() && reading.failure().is_some() => OffloadStoreState::Missing,
                 None if self.is_reading() => OffloadStoreState::Reading,
@@ -197,6 +217,7 @@ impl Offloading {
             switches: stats.switches,
             offloaded_bytes: stats.away_bytes,
             thin_bytes: stats.thin_bytes,
+            oldest_is_earlier: stats.oldest_is_early,
             oldest_s: stats.oldest_ns.map(|ns| ns as f64 / 1e9),
             written_bytes: stats.written_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,

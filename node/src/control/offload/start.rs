@@ -251,6 +251,7 @@ impl Control {
                     return recovered;
                 }
                 Err(why) => {
+                    reading.is_reached.store(false, Ordering::Release);
                     if reading.fail(Some(why.clone())) {
                         warn!(%disk, store = %entry.store, "this store is not read: {why}");
                     }
@@ -269,6 +270,7 @@ impl Control {
         let (target, claim) = (self.target_of(entry)?, entry.claim(disk, attempt));
         let read = async {
             let mut reader = Reader::open(&target, claim).await?;
+            reading.is_reached.store(true, Ordering::Release);
             let opened = (reader.opened.size, reader.opened.volume);
             if opened.0 != entry.size {
                 let (before, now) = (entry.size, opened.0);
@@ -283,7 +285,10 @@ impl Control {
                 read => read,
             }
         };
-        read.await.map_err(|error: ReadError| error.to_string())
+        let read: Result<Recovered, ReadError> = read.await;
+        let mut recovered = read.map_err(|error| error.to_string())?;
+        recovered.drop_below(entry.invalid_below);
+        Ok(recovered)
     }
 
     /// Why a store of this server cannot be reached, in words that say more than its clients are told.

@@ -148,6 +148,8 @@ pub struct OffloadView {
     pub thin_bytes: u64,
     /// Age of the oldest content that is away, seconds; since the start at most.
     pub oldest_s: Option<f64>,
+    /// Whether that data was off-loaded before the start: it is older.
+    pub oldest_is_earlier: bool,
     /// Bytes that were off-loaded since the start.
     pub written_bytes: u64,
     /// Bytes that were brought home since the start.

@@ -221,6 +221,12 @@ pub struct VolumeView {
     pub dirty_bytes: u64,
     /// Bytes whose newest content is in off-load stores and not on the disk.
     pub offloaded_bytes: u64,
+    /// The stores to which its writes may be off-loaded.
+    #[serde(default)]
+    pub offload_stores: Vec<String>,
+    /// Those of them that cannot be used at present.
+    #[serde(default)]
+    pub failing_stores: Vec<String>,
     /// Requests since the server started.
     pub traffic: Traffic,
 }
