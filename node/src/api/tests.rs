@@ -224,6 +224,7 @@ fn calls_for_offload() -> Vec<Call<'static>> {
         ("PUT", path, Some(json!({"stores": ["http://h/x"]})), 422),
         ("PUT", path, Some(json!({"stores": [nowhere], "copies": 0})), 400),
         ("PUT", path, Some(json!({"stores": [nowhere], "colour": "red"})), 422),
+        ("PUT", path, Some(json!({"stores": [nowhere], "except": ["absent"]})), 404),
         ("PUT", "/v1/offload/absent", Some(json!({"stores": [nowhere]})), 404),
         ("POST", remove, Some(json!({"store": "spare"})), 404),
         ("POST", remove, Some(json!({"store": "spare", "lost": true})), 404),
