@@ -116,6 +116,11 @@ class OffloadInput(ServerCase):
         told = self.server.cli("offload", "enable", "hdd", "--store", "spare", "--reclaim-depth", "9").stdout
         self.assertIn("settings", told)
 
+    def test_a_disk_is_enabled_as_soon_as_it_was_disabled(self):
+        for _ in range(5):
+            self.server.cli("offload", "enable", "hdd", "--store", "spare")
+            self.server.cli("offload", "disable", "hdd")
+
     def test_what_the_commands_of_stores_refuse(self):
         handle = self.server.open("second")
         self.refuses(

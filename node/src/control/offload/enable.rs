@@ -53,6 +53,8 @@ impl Control {
             return Err(OffloadRefused::NoStore(disk.clone()).into());
         }
         settings.check(request.stores.len()).map_err(OffloadRefused::from)?;
+        // The end of an earlier off-loading erases the logs: its sessions with the stores must have ended.
+        drop(self.change(disk).await?);
         self.uuids(disk, &request.except)?;
         let mut entries: Vec<Entry> = Vec::new();
         for store in &request.stores {
