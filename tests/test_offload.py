@@ -477,7 +477,7 @@ class Offload(ServerCase):
     def test_a_store_that_is_needed_is_not_removed(self):
         self.enable()
         refused = self.server.refused("offload", "store", "remove", "hdd", "spare")
-        self.assertIn("0 would remain", refused)
+        self.assertIn("0 stores would remain", refused)
         self.assertIn("offload disable hdd", refused)
         self.assertIn("'none'", self.server.refused("offload", "store", "remove", "hdd", "none"))
         self.until("online", lambda: self.stores()["spare"]["state"] == "online")

@@ -11,16 +11,17 @@ use super::{Bound, Claim, Context, Experiment, Outcome, Picture};
 pub const PACK: Experiment = Experiment {
     name: "cluster-pack",
     question: "Does one schedule fit all striped tenants of a cluster?",
-    setup: "20 problems of each size, made as in the paper: 1, 3, 5, 7 or 9 servers, a share of 1/2, 1/3, 2/3, 1/4, 1/5 \
-            or 1/6; the cluster has the sum of all, rounded up. CPU time of one core: 1 s for R = 1 and 0.95, 0.05 s \
-            for 0.9. Every schedule is checked.",
+    setup: "20 problems of each size, made as in the paper: 1, 3, 5, 7 or 9 servers, a share of 1/2, 1/3, 2/3, 1/4, \
+            1/5 or 1/6; the cluster has the sum of all, rounded up. CPU time of one core: 1 s for R = 1 and 0.95, \
+            0.05 s for 0.9. Every schedule is checked.",
     paper: "Wachs and Ganger, section 3.6: minutes, up to a limit of 497 s.",
     run: packed,
 };
 
 /// Problems of a size.
 const PROBLEMS: u64 = 20;
-/// By number of tenants: how many of 20 other problems an exact solver packs with R = 1, 0.95 and 0.9, or a lower bound.
+/// By number of tenants: how many of 20 other problems an exact solver packs with R = 1, 0.95 and 0.9, or a lower
+/// bound.
 const ASKED: [(usize, [f64; 3]); 4] =
     [(13, [4.0, 12.0, 19.0]), (20, [10.0, 18.0, 20.0]), (30, [10.0, 20.0, 20.0]), (40, [6.0, 19.0, 20.0])];
 /// R, the CPU time that the search may take, and that it is asked to keep to, seconds: it looks at the clock every few

@@ -12,14 +12,15 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use sim::fault::layer::Kind;
 
 use crate::control::view::Verdict;
 use crate::control::{Observed, Standing};
-use crate::reactor::BOUNDS_NS;
 
 mod clients;
 mod guarantees;
+mod layers;
+#[cfg(test)]
+mod manual;
 mod offload;
 mod plain;
 mod upstreams;
@@ -59,11 +60,10 @@ const VOLUME_COUNTERS: [Metric<VolumeStats, u64>; 5] = [
         |v| v.stalled_writer_disconnects,
     ),
 ];
-const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 7] = [
+const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 6] = [
     ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
     ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
     ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
-    ("aerogel_volume_offloaded_bytes", "Newest content in off-load stores", |v| v.offloaded_bytes as f64),
     ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
     ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| f64::from(u8::from(v.failing))),
     ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),
@@ -78,6 +78,7 @@ impl Collector for Scrape {
         self.standing(&mut to)?;
         self.volume_requests(&mut to)?;
         self.volume_levels(&mut to)?;
+        self.offloaded_volumes(&mut to)?;
         self.upstreams(&mut to)?;
         self.offload(&mut to)?;
         self.tenants(&mut to)?;
@@ -443,37 +444,6 @@ impl Scrape {
     }
 }
 
-/// Faults and simulated drives.
-impl Scrape {
-    fn layers(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (mut counts, mut hanging, mut injected, mut late) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for Observed { disk, layers, .. } in &self.0 {
-            let labels = vec![("disk", disk.as_str())];
-            counts.push((labels.clone(), layers.faults.len() as f64));
-            hanging.push((labels.clone(), layers.stuck as f64));
-            for (kind, count) in Kind::NAMES.into_iter().zip(layers.injected) {
-                injected.push((with(labels.clone(), "kind", kind), count as f64));
-            }
-            if let Some(lates) = layers.late {
-                late.push((with(labels.clone(), "cause", "clock"), lates.clock));
-                late.push((with(labels.clone(), "cause", "file"), lates.file));
-            }
-        }
-        gauges(to, "aerogel_disk_faults", "Injected faults on the device", counts)?;
-        gauges(to, "aerogel_disk_stuck_requests", "Device requests that hang because of a fault", hanging)?;
-        counters(to, "aerogel_disk_injected_faults", "Requests affected by injected faults, by kind", injected)?;
-        let (name, help) = (
-            "aerogel_simulated_completion_late_seconds",
-            "Delay of completions after the time that the model of a simulated drive computed, by cause",
-        );
-        family(to, (name, help, MetricType::Histogram), late, |metric, value| {
-            let bounds = BOUNDS_NS.iter().map(|&ns| seconds(ns)).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(value.buckets).collect();
-            metric.encode_histogram::<NoLabelSet>(seconds(value.sum_ns), value.count(), &buckets, None)
-        })
-    }
-}
-
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -489,6 +459,8 @@ fn family<'a, T>(
     values: impl IntoIterator<Item = (Labels<'a>, T)>,
     mut encode: impl FnMut(&mut MetricEncoder<'_>, T) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    #[cfg(test)]
+    manual::note(name, kind);
     let mut values = values.into_iter().peekable();
     if values.peek().is_none() {
         return Ok(());

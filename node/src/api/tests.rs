@@ -9,6 +9,8 @@ use tower::ServiceExt;
 use super::*;
 use crate::config::Config;
 
+const MANUAL: &str = include_str!("../../../docs/manual/api.md");
+
 async fn server(dir: &std::path::Path) -> Router {
     let cache = "64MiB".parse().unwrap();
     router(Control::open(Config { data: dir.join("data"), cache, ..Config::default() }).await.unwrap())
@@ -53,6 +55,48 @@ async fn the_document_and_the_router_agree() {
     }
     let source = [include_str!("routes.rs"), include_str!("mod.rs")].concat();
     assert!(!source.contains(concat!(".", "route(")), "routes are added with their description");
+}
+
+/// Method and path in the first cell of each row of the manual's table, with `{}` for each parameter.
+fn documented() -> Vec<(String, String)> {
+    let rows = MANUAL.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()?.split_once(' '));
+    let rows = rows.filter(|(_, path)| path.starts_with('/'));
+    let plain = |path: &str| {
+        let parts = path.split('?').next().unwrap_or_default().split('/');
+        let is_parameter = |part: &str| !part.is_empty() && part.chars().all(char::is_uppercase);
+        parts.map(|part| if is_parameter(part) { "{}" } else { part }).collect::<Vec<_>>().join("/")
+    };
+    rows.map(|(method, path)| (method.to_owned(), plain(path))).collect()
+}
+
+#[test]
+fn the_manual_lists_every_route_and_no_other() {
+    let plain = |path: String| path.replace("{name}", "{}").replace("{disk}", "{}");
+    let mut routed: Vec<_> = operations(&document()).into_iter().map(|(method, path)| (method, plain(path))).collect();
+    let mut documented = documented();
+    routed.sort();
+    documented.sort();
+    assert_eq!(documented, routed, "docs/manual/api.md against the routes");
+}
+
+/// Each field of a body or an answer, and each parameter of a path, is in the manual somewhere.
+#[test]
+fn the_manual_names_every_field_and_parameter() {
+    let document = document();
+    let is_named = |name: &str| MANUAL.contains(&format!("`{name}`")) || MANUAL.contains(&format!("\"{name}\""));
+    for (schema, content) in document["components"]["schemas"].as_object().unwrap() {
+        let fields = content["properties"].as_object().into_iter().flat_map(|fields| fields.keys());
+        let missing: Vec<_> = fields.filter(|field| !is_named(field)).collect();
+        assert!(missing.is_empty(), "docs/manual/api.md lacks {missing:?} of {schema}");
+    }
+    for (method, path) in operations(&document) {
+        let parameters = document["paths"][&path][method.to_lowercase()]["parameters"].as_array();
+        for parameter in parameters.into_iter().flatten().filter(|it| it["in"] == "query") {
+            let text = format!("{}=", parameter["name"].as_str().unwrap());
+            let row = MANUAL.lines().find(|line| line.starts_with(&format!("| `{method} ")) && line.contains(&text));
+            assert!(row.is_some(), "docs/manual/api.md: {method} {path} lacks {text}");
+        }
+    }
 }
 
 fn check(document: &Value, method: &str, path: &str, status: u16, answer: &Value) {
@@ -164,6 +208,32 @@ fn calls_for_stores() -> Vec<Call<'static>> {
     ]
 }
 
+/// Then requests about off-loading, which enable none: the server does not listen, and so reaches no store of its own.
+fn calls_for_offload() -> Vec<Call<'static>> {
+    let path = "/v1/offload/default";
+    let remove = "/v1/offload/default/remove-store";
+    let nowhere = "nbd+unix:///x?socket=/none";
+    vec![
+        ("GET", "/v1/offload", None, 200),
+        ("GET", path, None, 404),
+        ("GET", "/v1/offload/absent", None, 404),
+        ("PUT", path, Some(json!({})), 400),
+        ("PUT", path, Some(json!({"stores": ["db"]})), 400),
+        ("PUT", path, Some(json!({"stores": ["absent"]})), 404),
+        ("PUT", path, Some(json!({"stores": [nowhere]})), 502),
+        ("PUT", path, Some(json!({"stores": ["http://h/x"]})), 422),
+        ("PUT", path, Some(json!({"stores": [nowhere], "copies": 0})), 400),
+        ("PUT", path, Some(json!({"stores": [nowhere], "colour": "red"})), 422),
+        ("PUT", path, Some(json!({"stores": [nowhere], "except": ["absent"]})), 404),
+        ("PUT", "/v1/offload/absent", Some(json!({"stores": [nowhere]})), 404),
+        ("POST", remove, Some(json!({"store": "spare"})), 404),
+        ("POST", remove, Some(json!({"store": "spare", "lost": true})), 404),
+        ("POST", remove, Some(json!({})), 422),
+        ("DELETE", path, None, 404),
+        ("DELETE", "/v1/offload/absent", None, 404),
+    ]
+}
+
 /// Then requests for named policies, which leave none.
 fn calls_for_policies() -> Vec<Call<'static>> {
     vec![
@@ -247,7 +317,8 @@ async fn answers_are_what_the_document_says() {
     let router = server(dir.path()).await;
     let document = document();
     let second = dir.path().join("second").to_string_lossy().into_owned();
-    let all = [calls_for_volumes(), calls_for_stores(), calls_for_policies(), calls_for_disks(&second)].concat();
+    let all = [calls_for_volumes(), calls_for_stores(), calls_for_offload(), calls_for_policies()].concat();
+    let all = [all, calls_for_disks(&second)].concat();
     for (method, path, body, expected) in all {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
@@ -255,6 +326,7 @@ async fn answers_are_what_the_document_says() {
         let described = ["db", "team", "default", "second", "absent", "%2e%2e", "x", "gold", "spare", "@stores"]
             .iter()
             .fold(plain, |path, name| match path.find(&format!("/{name}")) {
+                Some(at) if path.starts_with("/v1/offload") => path.replacen(&path[at..=at + name.len()], "/{disk}", 1),
                 Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
                 _ => path,
             });

@@ -110,6 +110,9 @@ fn run_request(reach: &Reach, request: &Request) -> ExitCode {
 
 /// The answer to a request; its progress is shown meanwhile.
 async fn answer_to(reach: &Reach, request: &Request) -> Result<Value, ClientError> {
+    if let Some(problem) = &request.unconfirmed {
+        return Err(ClientError::Refused(StatusCode::BAD_REQUEST, problem.clone()));
+    }
     let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
     if let Some(disk) = &request.only_simulated {
         check_simulated(reach, disk).await?;

@@ -17,8 +17,8 @@ use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
     AddDisk, CreatePolicy, CreateStore, CreateVolume, DiskView, Done, EnableOffload, FaultView, GrowVolume,
-    OffloadView, PlanView, RemoveStore, SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, StoreView,
-    TenantDetail, TenantPolicyView, VolumeView,
+    OffloadView, PlanView, Problem, RemoveStore, SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe,
+    StoreView, TenantDetail, TenantPolicyView, VolumeView,
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, TenantName};
@@ -43,6 +43,8 @@ pub struct Request {
     pub only_simulated: Option<Name>,
     /// The disk, if the request ends off-loading; and the store, if only that is removed.
     pub ends: Option<(Name, Option<StoreRef>)>,
+    /// Why the request is not sent, if a confirmation is missing.
+    pub unconfirmed: Option<Problem>,
     /// The interval, if the answer is printed again and again.
     pub again: Option<Duration>,
 }
@@ -60,6 +62,7 @@ impl Request {
             live: None,
             only_simulated: None,
             ends: None,
+            unconfirmed: None,
             again: None,
         }
     }
@@ -236,10 +239,17 @@ pub fn offload_request(verb: OffloadVerb) -> Request {
             let request = Request::new(Method::DELETE, at(&disk), None);
             Request { ends: Some((disk, None)), ..request }
         }
-        OffloadVerb::Store { verb: OffloadStoreVerb::Remove { disk, store, lost, yes: _ } } => {
+        OffloadVerb::Store { verb: OffloadStoreVerb::Remove { disk, store, lost, yes } } => {
+            let unconfirmed = (lost && !yes).then(|| Problem {
+                error: format!(
+                    "store '{store}' of disk '{disk}' is not removed: ranges of which only it has the newest content \
+                     would be old"
+                ),
+                hint: Some("add --yes to confirm; without --lost its data is brought home first".into()),
+            });
             let body = RemoveStore { store: store.clone(), lost };
             let request = Request::new(Method::POST, at(&disk) + "/remove-store", Some(json!(body)));
-            Request { ends: (!lost).then_some((disk, Some(store))), ..request }
+            Request { unconfirmed, ends: (!lost).then_some((disk, Some(store))), ..request }
         }
     }
 }

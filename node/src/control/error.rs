@@ -5,6 +5,7 @@ mod invalid;
 mod offline;
 mod offload;
 mod policy;
+mod store_export;
 mod upstream;
 
 use std::io;
@@ -19,6 +20,7 @@ pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
 pub use self::offload::OffloadRefused;
 pub use self::policy::PolicyError;
+pub use self::store_export::StoreExportError;
 pub use self::upstream::UpstreamError;
 use crate::quantity::{Name, Rate, Size, percent};
 use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
@@ -258,6 +260,9 @@ pub enum Error {
     /// An operation on the disk's files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The same of a store for off-loaded writes, whose space is always allocated at once.
+    #[error(transparent)]
+    SpaceOfStore(StoreError),
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
     Registry(io::Error),
@@ -294,7 +299,7 @@ impl Error {
             Error::Policy(error) => error.status(),
             Error::Upstream(error) => error.status(),
             Error::Offload(error) => error.status(),
-            Error::Store(error) => store_status(error),
+            Error::Store(error) | Error::SpaceOfStore(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
             Error::Unanswered(..) => 504,
@@ -376,6 +381,7 @@ impl Error {
             Error::NotAccepted => "add --i-accept-data-loss to confirm".into(),
             Error::Refused { refusal, name, .. } => return refusal_hint(refusal, name),
             Error::Store(error) => return store_hint(error).map(str::to_owned),
+            Error::SpaceOfStore(_) => "free some space, request less, or name another disk with --disk".into(),
             // The message has the remedy, or there is none.
             Error::Invalid(_)
             | Error::Identity(_)

@@ -52,7 +52,7 @@ use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, VolumeReason};
+pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;

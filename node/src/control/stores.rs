@@ -4,14 +4,14 @@
 //! has a share and nothing else: it is changed here only, and no other volume can be in it.
 
 use engine::offload::STORE_BYTES_MIN;
-use engine::units::BLOCK;
+use engine::units::{BLOCK, VOLUME_BYTES_MAX};
 
 use super::view::{CreateStore, CreateVolume, SetStores, SetTenant, Setting, StoreView};
 use super::volumes::which_disk;
 use super::{Control, Done, Error, Invalid, Kind};
 use crate::quantity::{Name, ShareText, Size};
-use crate::store::TenantSpec;
 use crate::store::spec::Allocation;
+use crate::store::{StoreError, TenantSpec};
 
 /// The share of the first store of a disk if none is requested. A log is written in sequence, so that 5 % of a disk's
 /// time, some MB/s on a hard disk, take several hundred small random writes a second, more than such a disk itself;
@@ -31,10 +31,17 @@ impl Control {
         if size.0 < STORE_BYTES_MIN {
             return Err(Invalid::StoreTooSmall(size).into());
         }
-        // What is too large for a volume is refused as such.
-        let size = Some(Size(size.0.checked_next_multiple_of(BLOCK).unwrap_or(size.0)));
+        if size.0 > VOLUME_BYTES_MAX {
+            return Err(Invalid::StoreTooLarge(size).into());
+        }
+        let size = Some(Size(size.0.next_multiple_of(BLOCK)));
         let volume = CreateVolume { disk, share, overcommit, allow, description, ..CreateVolume::plain(name, size) };
-        self.create(volume, true).await
+        self.create(volume, true).await.map_err(|error| match error {
+            Error::Store(error @ (StoreError::NoSpace { .. } | StoreError::NoAllocation { .. })) => {
+                Error::SpaceOfStore(error)
+            }
+            error => error,
+        })
     }
 
     /// All stores of disks that are online.
@@ -74,16 +81,13 @@ impl Control {
 
     /// Deletes a store, whatever is in it. With `force`, clients are disconnected; otherwise there must be none.
     pub async fn delete_store(&self, name: &Name, force: bool) -> Result<Done, Error> {
-        self.delete(name, force, true).await
+        self.delete(name, force, true).await.map_err(Error::of_store)
     }
 
     /// Refuses a volume that is not a store, or one that is.
     pub(super) fn check_role(&self, name: &Name, is_store: bool) -> Result<(), Error> {
         let state = self.state();
-        let (_, volume) = state.find(name).map_err(|error| match error {
-            Error::Unknown(Kind::Volume, name) if is_store => Error::Unknown(Kind::Store, name),
-            error => error,
-        })?;
+        let (_, volume) = state.find(name).map_err(|error| if is_store { error.of_store() } else { error })?;
         match volume.spec.as_ref().map(|spec| spec.store) {
             Some(found) if found != is_store => match is_store {
                 true => Err(Invalid::DeleteNoStore(name.clone()).into()),
@@ -104,6 +108,18 @@ impl Control {
                 format!("; the share of all stores of the disk was {} and is now {share}", words(before))
             }
             _ => format!("; all stores of the disk have a share of {share} together"),
+        }
+    }
+}
+
+impl Error {
+    /// The same of a request that named a store.
+    pub(super) fn of_store(self) -> Error {
+        match self {
+            Error::Unknown(Kind::Volume, name) => Error::Unknown(Kind::Store, name),
+            Error::InUse(Kind::Volume, name, connections) => Error::InUse(Kind::Store, name, connections),
+            Error::Busy(Kind::Volume, name) => Error::Busy(Kind::Store, name),
+            error => error,
         }
     }
 }

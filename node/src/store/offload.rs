@@ -43,13 +43,13 @@ pub const LIMIT_DEFAULT: Size = Size(DEFAULT.limit_bytes);
 /// A setting that is out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SettingsError {
-    #[error("each write is in 1 to {COPIES_MAX} stores, not {0}")]
+    #[error("--copies {0} is out of range: each off-loaded write has 1 to {COPIES_MAX} copies, each in another store")]
     Copies(u32),
-    #[error("{0} has to be at least 1")]
+    #[error("{0} 0 is out of range: it is at least 1")]
     Zero(&'static str),
-    #[error("{0} copies need as many stores, and there are {1}: name more with --store")]
+    #[error("--copies {0} needs {0} stores, and the number of stores is {1}")]
     TooFewStores(u32, usize),
-    #[error("a disk has at most {STORES_MAX} stores, not {0}")]
+    #[error("a disk has at most {STORES_MAX} stores, and {0} are named")]
     TooManyStores(usize),
 }
 
@@ -81,20 +81,40 @@ impl Default for Settings {
     }
 }
 
+impl SettingsError {
+    /// What a user can do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            SettingsError::Copies(_) => "give --copies 1; or --copies 2, with at least two --store".into(),
+            SettingsError::Zero(option) => {
+                format!("give {option} 1 or more, or leave it out; `aerogel offload disable DISK` ends off-loading")
+            }
+            SettingsError::TooFewStores(copies, _) => format!("name {copies} stores with --store, or lower --copies"),
+            SettingsError::TooManyStores(_) => format!("name {STORES_MAX} at most with --store"),
+        }
+    }
+}
+
 impl Settings {
-    /// Checks what an operator can set.
-    pub fn check(&self, stores: usize) -> Result<(), SettingsError> {
+    /// Checks what an operator can set, whatever the stores are.
+    pub fn check_ranges(&self) -> Result<(), SettingsError> {
         if self.copies == 0 || self.copies as usize > COPIES_MAX {
             return Err(SettingsError::Copies(self.copies));
         }
         let numbers = [
-            ("the threshold of stores", self.store_threshold),
-            ("the depth of reclaim", self.reclaim_depth),
-            ("the limit", u32::from(self.limit.0 > 0)),
+            ("--limit", self.limit.0),
+            ("--store-threshold", self.store_threshold.into()),
+            ("--reclaim-depth", self.reclaim_depth.into()),
         ];
-        if let Some((what, _)) = numbers.iter().find(|(_, number)| *number == 0) {
-            return Err(SettingsError::Zero(what));
+        match numbers.iter().find(|(_, number)| *number == 0) {
+            Some((option, _)) => Err(SettingsError::Zero(option)),
+            None => Ok(()),
         }
+    }
+
+    /// Checks all that an operator can set, for this number of stores.
+    pub fn check(&self, stores: usize) -> Result<(), SettingsError> {
+        self.check_ranges()?;
         if stores < self.copies as usize {
             return Err(SettingsError::TooFewStores(self.copies, stores));
         }
@@ -595,9 +615,16 @@ mod tests {
         };
         assert_eq!(check(&|_| {}, 1), Ok(()));
         assert!(check(&|it| it.copies = 3, 3).unwrap_err().contains("1 to 2"));
-        assert!(check(&|it| it.copies = 2, 1).unwrap_err().contains("--store"));
-        assert!(check(&|it| it.reclaim_depth = 0, 1).unwrap_err().contains("at least 1"));
-        assert!(check(&|it| it.limit = Size(0), 1).unwrap_err().contains("limit"));
+        assert!(check(&|it| it.copies = 2, 1).unwrap_err().contains("needs 2 stores"));
+        for (option, change) in [
+            ("--copies 0", (|it| it.copies = 0) as fn(&mut Settings)),
+            ("--limit 0", |it| it.limit = Size(0)),
+            ("--store-threshold 0", |it| it.store_threshold = 0),
+            ("--reclaim-depth 0", |it| it.reclaim_depth = 0),
+        ] {
+            let told = check(&change, 1).unwrap_err();
+            assert!(told.starts_with(&format!("{option} is out of range")) && told.contains(" 1"), "{told}");
+        }
         assert_eq!(check(&|it| it.base_threshold = 0, 1), Ok(()), "always");
         assert!(check(&|_| {}, 17).unwrap_err().contains("at most 16"));
     }

@@ -37,12 +37,28 @@ pub enum ReadError {
     Io(#[from] io::Error),
     #[error("its server violates the protocol: {0}")]
     Broken(#[from] Broken),
-    #[error("its server answers a request at {offset} with error {errno}")]
-    Refused { offset: u64, errno: u32 },
+    #[error("its server fails a {request} at {offset}: {}", in_words(*errno))]
+    Refused { request: &'static str, offset: u64, errno: u32 },
     #[error("its server does not answer")]
     Timeout,
     #[error(transparent)]
     Unusable(#[from] Unusable),
+}
+
+/// An error number of the NBD protocol, as the manuals of servers call it.
+fn in_words(errno: u32) -> String {
+    let (text, name) = match errno {
+        1 => ("operation not permitted", "EPERM"),
+        5 => ("input/output error", "EIO"),
+        12 => ("out of memory", "ENOMEM"),
+        22 => ("invalid argument", "EINVAL"),
+        28 => ("no space left", "ENOSPC"),
+        75 => ("value too large", "EOVERFLOW"),
+        95 => ("not supported", "ENOTSUP"),
+        108 => ("server is shutting down", "ESHUTDOWN"),
+        _ => return format!("error {errno}"),
+    };
+    format!("{text} ({name})")
 }
 
 /// A session with an export.
@@ -168,7 +184,14 @@ impl Reader {
             return Err(ReadError::Io(io::ErrorKind::InvalidInput.into()));
         };
         match error {
-            Some(errno) => Err(ReadError::Refused { offset: asked.offset, errno }),
+            Some(errno) => {
+                let request = match asked.kind {
+                    Kind::Read => "read",
+                    Kind::Write => "write",
+                    _ => "flush",
+                };
+                Err(ReadError::Refused { request, offset: asked.offset, errno })
+            }
             None => Ok(bytes),
         }
     }

@@ -1,10 +1,10 @@
 //! One schedule for the slices of a cluster: a tenant that is striped over k servers has its slice at the same time on
 //! all of them.
 //!
-//! A tenant is a rectangle, k servers high and its share of the round long. Servers need not be neighbours, and no slice
-//! goes beyond the end of the round; so it is enough that at each moment no more servers are asked for than there are,
-//! and then servers can always be assigned, in the order in which slices begin. Volumes that exist are pinned to their
-//! servers: their slices only have to keep apart where they share one.
+//! A tenant is a rectangle, k servers high and its share of the round long. Servers need not be neighbours, and no
+//! slice goes beyond the end of the round; so it is enough that at each moment no more servers are asked for than there
+//! are, and then servers can always be assigned, in the order in which slices begin. Volumes that exist are pinned to
+//! their servers: their slices only have to keep apart where they share one.
 //!
 //! The search wants the shortest round. If it is not longer than the shares say, every tenant has its whole share;
 //! otherwise each slice is that much shorter: R of the cluster is 1 / the length of the round.

@@ -1,8 +1,8 @@
 //! Slices placed one after the other, each as early as it fits, and a local search over the order.
 //!
 //! Every schedule can be shifted to the left until each slice begins at 0 or where another ends, so some order gives a
-//! shortest round ("bottom-left", section 3.3 of the paper). The search changes the order a little, again and again, and
-//! keeps what is not worse (Lesh et al. call it BLD*).
+//! shortest round ("bottom-left", section 3.3 of the paper). The search changes the order a little, again and again,
+//! and keeps what is not worse (Lesh et al. call it BLD*).
 
 use super::{Problem, Servers, Slice};
 use crate::disk::profile::walk::Dice;

@@ -1,10 +1,10 @@
 //! A complete search without pinned slices: at each moment at which slices end, which ones begin?
 //!
-//! The time of the servers beyond the sum of all slices is small in a tight problem, and it is all that may be idle. The
-//! search keeps an account of it, and gives a branch up as soon as it is used up; so in a round that is nearly full each
-//! moment must be filled nearly exactly, and few branches are left. What a server will surely be idle counts at once: a
-//! server with 8/60 of the round left, and no slice shorter than 10/60, can be filled no more ([`Waste`]). States in which
-//! it failed are remembered over restarts with other orders of the branches.
+//! The time of the servers beyond the sum of all slices is small in a tight problem, and it is all that may be idle.
+//! The search keeps an account of it, and gives a branch up as soon as it is used up; so in a round that is nearly full
+//! each moment must be filled nearly exactly, and few branches are left. What a server will surely be idle counts at
+//! once: a server with 8/60 of the round left, and no slice shorter than 10/60, can be filled no more ([`Waste`]).
+//! States in which it failed are remembered over restarts with other orders of the branches.
 
 use hashbrown::{HashMap, HashSet};
 

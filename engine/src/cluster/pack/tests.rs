@@ -73,7 +73,8 @@ fn pinned_tenants_stay_where_they_are() {
 
 #[test]
 fn what_cannot_be_is_refused_with_the_reason() {
-    let refused = |servers: usize, tenants: &[Tenant]| pack(servers, tenants, 0.9, 1, turns(5)).expect_err("refused");
+    let refused =
+        |servers: usize, tenants: &[Tenant]| pack(servers, tenants, wanted(0.9, 1), turns(5)).expect_err("refused");
     assert_eq!(refused(0, &[]), Refused::Servers);
     assert_eq!(refused(SERVERS_MAX + 1, &[]), Refused::Servers);
     assert_eq!(refused(3, &[tenant(4, 1, 2, None)]), Refused::TooMany(0));

@@ -6,6 +6,7 @@ use engine::offload::OffloadStats;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::{Metric, Scrape, counters, gauges, seconds};
+use crate::quantity::Name;
 
 const LEVELS: [Metric<OffloadStats, f64>; 4] = [
     ("aerogel_offload_bytes", "Bytes whose newest content is in stores and not on the disk", |it| it.away_bytes as f64),
@@ -26,6 +27,15 @@ const COUNTERS: [Metric<OffloadStats, u64>; 3] = [
 ];
 
 impl Scrape {
+    /// What of each volume is off-loaded. Stores and gateway volumes never are.
+    pub(super) fn offloaded_volumes(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let all = self.volumes(|v| v.upstream.is_none().then_some(v.offloaded_bytes)).into_iter();
+        let stores = Name::of_stores();
+        let all = all.filter(|(labels, _)| !labels.contains(&("tenant", stores.as_str())));
+        let bytes = all.filter_map(|(labels, bytes)| Some((labels, bytes? as f64)));
+        gauges(to, "aerogel_volume_offloaded_bytes", "Newest content in off-load stores", bytes)
+    }
+
     /// What is off-loaded, of each disk whose writes may be, and the state of its stores.
     pub(super) fn offload(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let all = || {

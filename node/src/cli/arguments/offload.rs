@@ -54,24 +54,42 @@ pub struct EnableArgs {
     #[arg(long = "store", value_name = "STORE")]
     pub stores: Vec<StoreRef>,
     /// Stores that have each off-loaded write, 1 or 2
-    #[arg(long, value_name = "N", help = format!("Stores that have each off-loaded write, 1 or 2 [default: \
-                                                  {COPIES_DEFAULT}]"))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help = format!("Stores that have each off-loaded write, 1 or 2 [default: {COPIES_DEFAULT}]")
+    )]
     pub copies: Option<u32>,
     /// Off-loaded bytes of a volume, at most
     #[arg(long, value_name = "SIZE", help = format!("Off-loaded bytes of a volume, at most \
                                                      [default: {LIMIT_DEFAULT}]"))]
     pub limit: Option<Size>,
     /// Requests at the disk above which writes are off-loaded
-    #[arg(long, value_name = "N", help = format!("Requests of a tenant at the disk above which its writes are \
-                                                  off-loaded [default: {BASE_THRESHOLD_DEFAULT}]"))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help = format!("Requests of a tenant at the disk above which its \
+                        writes are off-loaded [default: {BASE_THRESHOLD_DEFAULT}]")
+    )]
     pub base_threshold: Option<u32>,
     /// Requests at a store from which on nothing is off-loaded to it
-    #[arg(long, value_name = "N", help = format!("Requests at a store from which on nothing is off-loaded to it \
-                                                  [default: {STORE_THRESHOLD_DEFAULT}]"))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help = format!("Requests at a store from which on nothing is \
+                        off-loaded to it [default: {STORE_THRESHOLD_DEFAULT}]")
+    )]
     pub store_threshold: Option<u32>,
     /// Content that is copied home at the same time
-    #[arg(long, value_name = "N", help = format!("Copies on their way home at the same time, of each volume [default: \
-                                                  {RECLAIM_DEPTH_DEFAULT}]"))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        help = format!("Copies on their way home at the same time, of each volume [default: {RECLAIM_DEPTH_DEFAULT}]")
+    )]
     pub reclaim_depth: Option<u32>,
     /// A volume that is not off-loaded. May be repeated; cannot be changed later
     #[arg(long, value_name = "VOLUME")]
@@ -90,9 +108,9 @@ pub enum OffloadStoreVerb {
         /// The store, as it was named
         store: StoreRef,
         /// The store is gone for good: ranges of which only it had the newest content are old
-        #[arg(long, requires = "yes")]
+        #[arg(long)]
         lost: bool,
-        /// Confirm that data may be lost
+        /// With --lost: confirm that data may be lost
         #[arg(long)]
         yes: bool,
     },

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use engine::disk::profile::UnknownKey;
 use engine::offload::STORE_BYTES_MIN;
+use engine::units::VOLUME_BYTES_MAX;
 
 use crate::fault::FaultError;
 use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
@@ -121,6 +122,8 @@ pub enum Invalid {
     // Stores.
     #[error("a store of {0} is too small for a log: it has at least {min}", min = Size(STORE_BYTES_MIN))]
     StoreTooSmall(Size),
+    #[error("a store of {0} is too large: it has at most {max}", max = Size(VOLUME_BYTES_MAX))]
+    StoreTooLarge(Size),
     #[error("volume '{0}' is not a store: use `aerogel volume delete`")]
     DeleteNoStore(Name),
     #[error("volume '{0}' is a store, and others may have off-loaded data in it: use `aerogel store delete`")]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engine::offload::STORE_BYTES_MIN;
 
+use super::store_export::{StoreExportError, read_hint};
 use crate::quantity::{Name, Size};
 use crate::store::offload::{OffloadError, SettingsError, StoreRef};
 use crate::upstream::ReadError;
@@ -21,10 +22,14 @@ pub enum OffloadRefused {
     OtherExceptions(Name),
     #[error("off-loading of disk '{0}' is being ended")]
     Ending(Name),
-    #[error("no store is named: name at least one with --store")]
-    NoStore,
+    #[error("no store is named for disk '{0}', whose writes are not off-loaded yet")]
+    NoStore(Name),
     #[error("store '{0}' is named twice: each copy needs a store of its own")]
     Twice(StoreRef),
+    #[error("'{0}' and '{1}' are one store: each copy needs a store of its own")]
+    Same(StoreRef, StoreRef),
+    #[error("volume '{volume}' of --except is on disk '{on}', not on disk '{disk}'")]
+    ExceptElsewhere { volume: Name, on: Name, disk: Name },
     #[error(transparent)]
     Settings(#[from] SettingsError),
     #[error("store '{store}' is on disk '{disk}' itself, which would be no faster")]
@@ -46,8 +51,8 @@ pub enum OffloadRefused {
     #[error("disk '{disk}' has no store '{store}'")]
     Unknown { disk: Name, store: StoreRef },
     #[error(
-        "store '{store}' of disk '{disk}' cannot be removed: {remaining} would remain, and each off-loaded write is in \
-         {copies}"
+        "store '{store}' of disk '{disk}' cannot be removed: {} would remain, and each off-loaded write needs {}",
+        stores(*remaining), stores(*copies as usize)
     )]
     TooFewRemain { store: StoreRef, disk: Name, remaining: usize, copies: u32 },
     #[error("store '{store}' can be reached, so it is not lost")]
@@ -61,19 +66,28 @@ pub enum OffloadRefused {
     #[error("disk '{disk}' has store '{store}', and disk '{user}' may have data there and nowhere else")]
     StoreOnDisk { disk: Name, store: Name, user: Name },
     #[error(transparent)]
+    Export(#[from] StoreExportError),
+    #[error(transparent)]
     File(#[from] OffloadError),
     #[error("{0}")]
     Broken(Arc<OffloadError>),
+}
+
+fn stores(count: usize) -> String {
+    format!("{count} store{}", if count == 1 { "" } else { "s" })
 }
 
 impl OffloadRefused {
     pub(super) fn status(&self) -> u16 {
         match self {
             OffloadRefused::Disabled(_) | OffloadRefused::Unknown { .. } => 404,
-            OffloadRefused::NoStore
+            OffloadRefused::NoStore(_)
             | OffloadRefused::Twice(_)
+            | OffloadRefused::Same(..)
+            | OffloadRefused::ExceptElsewhere { .. }
             | OffloadRefused::Settings(_)
             | OffloadRefused::NotAStore(_) => 400,
+            OffloadRefused::Export(error) => error.status(),
             OffloadRefused::Unreachable { .. } | OffloadRefused::Unwritable { .. } => 502,
             OffloadRefused::File(_) => 500,
             OffloadRefused::OtherStores(_)
@@ -101,22 +115,41 @@ impl OffloadRefused {
             OffloadRefused::OtherStores(disk)
             | OffloadRefused::OtherCopies(disk)
             | OffloadRefused::OtherExceptions(disk) => {
-                format!("`aerogel offload disable {disk}` ends it; then enable it anew. Others can be changed at once")
+                format!(
+                    "`aerogel offload disable {disk}` ends it; then enable it anew. Other settings can be changed at \
+                     once"
+                )
             }
             OffloadRefused::Ending(disk) => format!("wait for it: `aerogel offload show {disk}`"),
             OffloadRefused::SameDisk { .. } => {
                 "create one on another disk: `aerogel store create NAME --disk OTHER --size SIZE`".into()
             }
-            OffloadRefused::NotAStore(_) => "`aerogel store create` makes one, `aerogel store list` shows all".into(),
-            OffloadRefused::Taken { .. } => "create another one: `aerogel store create`".into(),
-            OffloadRefused::TooSmall { .. } => "create a larger one".into(),
-            OffloadRefused::Holds(_) => "name another one, or overwrite what it has with --force".into(),
-            OffloadRefused::Unreachable { .. } => {
-                "its server must be running, and no other client may have claimed it".into()
+            OffloadRefused::NotAStore(_) => {
+                "`aerogel store create NAME --disk OTHER --size SIZE` makes one, `aerogel store list` shows all".into()
             }
             OffloadRefused::ReadOnly(_) | OffloadRefused::Unwritable { .. } => {
                 "a store is written: its export must be writable, and its server must have room for all of it".into()
             }
+            OffloadRefused::Taken { .. } => {
+                "create another one: `aerogel store create NAME --disk OTHER --size SIZE`".into()
+            }
+            OffloadRefused::Settings(error) => error.hint(),
+            OffloadRefused::NoStore(disk) => {
+                format!(
+                    "name one on another disk: `aerogel offload enable {disk} --store NAME`; `aerogel store list` \
+                     shows those of this server, `aerogel store create NAME --disk OTHER --size 4GiB` makes one"
+                )
+            }
+            OffloadRefused::Twice(_) | OffloadRefused::Same(..) => {
+                "name it once, and another store for each further --store".into()
+            }
+            OffloadRefused::ExceptElsewhere { volume, .. } => {
+                format!("leave out `--except {volume}`; `aerogel volume list` shows the disk of each volume")
+            }
+            OffloadRefused::TooSmall { .. } => "create a larger one, or name another one".into(),
+            OffloadRefused::Holds(_) => "name another one, or overwrite what it has with --force".into(),
+            OffloadRefused::Export(error) => error.hint(),
+            OffloadRefused::Unreachable { source, .. } => read_hint(source).into(),
             OffloadRefused::Unknown { disk, .. } => format!("`aerogel offload show {disk}` shows its stores"),
             OffloadRefused::TooFewRemain { disk, .. } => {
                 format!("`aerogel offload disable {disk}` brings everything home; then enable it with other stores")
@@ -142,11 +175,7 @@ impl OffloadRefused {
                      {disk}` that of all stores; or use --force"
                 )
             }
-            OffloadRefused::NoStore
-            | OffloadRefused::Twice(_)
-            | OffloadRefused::Settings(_)
-            | OffloadRefused::Broken(_)
-            | OffloadRefused::File(_) => return None,
+            OffloadRefused::Broken(_) | OffloadRefused::File(_) => return None,
         })
     }
 }

@@ -37,19 +37,7 @@ impl UpstreamError {
 
     pub(super) fn hint(&self) -> Option<String> {
         Some(match self {
-            UpstreamError::Dial(DialError::Tls(_, why)) => tls_hint(why).into(),
-            UpstreamError::Dial(DialError::Unopened(_, why)) if requires_tls(why) => {
-                "write nbds:// and name a directory with certificates: --tls-certificates DIR".into()
-            }
-            UpstreamError::Dial(DialError::Ended(uri)) if uri.tls => {
-                "if the server requires client certificates, put one that it accepts into client-cert.pem, and its key \
-                 into client-key.pem; its log may tell more"
-                    .into()
-            }
-            UpstreamError::Dial(_) => {
-                "the server must be running, reachable from here, and have the export: `nbdinfo URI` tries the same"
-                    .into()
-            }
+            UpstreamError::Dial(error) => dial_hint(error),
             UpstreamError::Unflushed { .. } => "start that server and try again, or lose the data with --force".into(),
             UpstreamError::Size { .. } => "change the size of the export on its server".into(),
             UpstreamError::NoFlush(_) => "add --i-accept-data-loss to confirm".into(),
@@ -58,7 +46,24 @@ impl UpstreamError {
     }
 }
 
-fn requires_tls(why: &Unopened) -> bool {
+pub(super) fn dial_hint(error: &DialError) -> String {
+    match error {
+        DialError::Tls(_, why) => tls_hint(why).into(),
+        DialError::Unopened(_, why) if requires_tls(why) => {
+            "write nbds:// and name a directory with certificates: --tls-certificates DIR".into()
+        }
+        DialError::Ended(uri) if uri.tls => {
+            "if the server requires client certificates, put one that it accepts into client-cert.pem, and its key \
+             into client-key.pem; its log may tell more"
+                .into()
+        }
+        _ => {
+            "the server must be running, reachable from here, and have the export: `nbdinfo URI` tries the same".into()
+        }
+    }
+}
+
+pub(super) fn requires_tls(why: &Unopened) -> bool {
     matches!(why, Unopened::Refused { kind: reply::ERR_TLS_REQD, .. })
 }
 

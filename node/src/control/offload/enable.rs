@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::super::upstreams;
 use super::super::view::{CreateVolume, EnableOffload};
-use super::super::{Control, Done, Error, Kind, OffloadRefused, VolumeState, refusal};
+use super::super::{Control, Done, Error, Kind, OffloadRefused, StoreExportError, Volume, VolumeState, refusal};
 use super::{Offloading, Phase, STORE_DEADLINE, own_uri};
 use crate::quantity::Name;
 use crate::store::offload::{Entry, Leaving, Mapped, Offload, Settings, StoreRef};
@@ -35,6 +35,11 @@ impl EnableOffload {
 impl Control {
     /// Off-loads the writes of a disk from now on, or changes the settings. If this fails, nothing has changed.
     pub async fn enable_offload(&self, disk: &Name, request: EnableOffload) -> Result<Done, Error> {
+        for (at, store) in request.stores.iter().enumerate() {
+            if request.stores[..at].contains(store) {
+                return Err(OffloadRefused::Twice(store.clone()).into());
+            }
+        }
         let before = {
             let state = self.state();
             let found = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
@@ -44,21 +49,21 @@ impl Control {
             return self.change_settings(disk, &request, &before).await;
         }
         let settings = request.settings(Settings::default());
+        settings.check_ranges().map_err(OffloadRefused::from)?;
         if request.stores.is_empty() {
-            return Err(OffloadRefused::NoStore.into());
+            return Err(OffloadRefused::NoStore(disk.clone()).into());
         }
         settings.check(request.stores.len()).map_err(OffloadRefused::from)?;
+        // The end of an earlier off-loading erases the logs: its sessions with the stores must have ended.
+        drop(self.change(disk).await?);
+        self.uuids(disk, &request.except)?;
         let mut entries: Vec<Entry> = Vec::new();
         for store in &request.stores {
-            if entries.iter().any(|other| other.store == *store) {
-                return Err(OffloadRefused::Twice(store.clone()).into());
-            }
-            let entry = self.choose_store(disk, store, request.force).await?;
-            // The same export under two names.
-            if entry.export.volume.is_some() && entries.iter().any(|it| it.export.volume == entry.export.volume) {
-                return Err(OffloadRefused::Twice(store.clone()).into());
-            }
-            entries.push(entry);
+            entries.push(self.choose_store(disk, store, &entries).await?);
+        }
+        // Last, since `force` overwrites what they have.
+        for entry in &entries {
+            check_content(disk, entry, request.force).await?;
         }
         let _turn = self.change(disk).await?;
         self.begin_offload(disk, Offload::new(settings, entries), &request.except).await?;
@@ -74,6 +79,8 @@ impl Control {
         if before.ending {
             return Err(OffloadRefused::Ending(disk.clone()).into());
         }
+        let settings = request.settings(before.settings);
+        settings.check_ranges().map_err(OffloadRefused::from)?;
         let staying = before.stores.iter().filter(|entry| entry.stays());
         let named: Vec<&StoreRef> = staying.map(|entry| &entry.store).collect();
         let is_same =
@@ -84,7 +91,6 @@ impl Control {
         if !request.except.is_empty() && self.uuids(disk, &request.except)? != before.except {
             return Err(OffloadRefused::OtherExceptions(disk.clone()).into());
         }
-        let settings = request.settings(before.settings);
         if settings.copies != before.settings.copies {
             return Err(OffloadRefused::OtherCopies(disk.clone()).into());
         }
@@ -110,21 +116,34 @@ impl Control {
         let running = state.disk(disk)?;
         let uuid = |name: &Name| {
             let spec = running.volumes.get(name).and_then(|volume| volume.spec.as_ref());
-            spec.map(|spec| spec.uuid).ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))
+            spec.map(|spec| spec.uuid).ok_or_else(|| match state.find(name) {
+                Ok((on, _)) if on != *disk => {
+                    OffloadRefused::ExceptElsewhere { volume: name.clone(), on, disk: disk.clone() }.into()
+                }
+                Ok((_, Volume { state: VolumeState::Offline(reason), .. })) => {
+                    Error::VolumeOffline(name.clone(), reason.clone())
+                }
+                Ok(_) => Error::Busy(Kind::Volume, name.clone()),
+                Err(error) => error,
+            })
         };
         volumes.iter().map(uuid).collect()
     }
 
-    /// A store that a request names, which must be empty. Its session is claimed, so no other client has it.
-    async fn choose_store(&self, disk: &Name, store: &StoreRef, force: bool) -> Result<Entry, Error> {
+    /// A store that a request names, and that is none of those before.
+    async fn choose_store(&self, disk: &Name, store: &StoreRef, before: &[Entry]) -> Result<Entry, Error> {
         let from = match store {
             StoreRef::Local(name) => self.choose_own(disk, name, store)?,
             StoreRef::Remote(uri) => uri.clone(),
         };
         let request = CreateVolume { from: Some(from), ..CreateVolume::plain(disk.clone(), None) };
-        let upstreams::Chosen { remote, size } = upstreams::choose(&request).await?.expect("an export was named");
+        let chosen = upstreams::choose(&request).await.map_err(|error| StoreExportError::of(store, error))?;
+        let upstreams::Chosen { remote, size } = chosen.expect("an export was named");
         if let Some(uuid) = remote.volume {
             self.check_own(disk, uuid, store)?;
+            if let Some(same) = before.iter().find(|entry| entry.export.volume == remote.volume) {
+                return Err(OffloadRefused::Same(same.store.clone(), store.clone()).into());
+            }
         }
         if remote.read_only {
             return Err(OffloadRefused::ReadOnly(store.clone()).into());
@@ -135,27 +154,14 @@ impl Control {
         let (log, store) = (Uuid::new_v4(), store.clone());
         let (missed, used, started, lost, mapped) = (0, false, false, false, Mapped::No);
         let (leaving, invalid_below) = (Leaving::No, 0);
-        let entry =
-            Entry { store, log, size, capacity, missed, used, started, lost, leaving, invalid_below, mapped, export };
-        let target = entry.export.target();
-        match look_at(&target, entry.claim(disk, 0), capacity, force).await {
-            Ok(Found::Empty) => Ok(entry),
-            Ok(Found::Other) => Err(OffloadRefused::Holds(entry.store).into()),
-            Ok(Found::Unwritable(source)) => {
-                Err(OffloadRefused::Unwritable { store: entry.store, source: source.into() }.into())
-            }
-            Err(error) => Err(OffloadRefused::Unreachable { store: entry.store, source: error.into() }.into()),
-        }
+        Ok(Entry { store, log, size, capacity, missed, used, started, lost, leaving, invalid_below, mapped, export })
     }
 
     /// The address of a store of this server.
     fn choose_own(&self, disk: &Name, name: &Name, store: &StoreRef) -> Result<ExportUri, Error> {
         let found = {
             let state = self.state();
-            let (on, volume) = state.find(name).map_err(|error| match error {
-                Error::Unknown(Kind::Volume, name) => Error::Unknown(Kind::Store, name),
-                error => error,
-            })?;
+            let (on, volume) = state.find(name).map_err(Error::of_store)?;
             if volume.spec.as_ref().is_some_and(|spec| !spec.store) {
                 return Err(OffloadRefused::NotAStore(name.clone()).into());
             }
@@ -281,6 +287,19 @@ impl Entry {
     pub(super) fn claim(&self, disk: &Name, further: u64) -> Claim {
         let client = self.export.for_engine(disk, self.log, self.size).client;
         Claim { client, epoch: self.export.epoch + further, after: None, shared: false }
+    }
+}
+
+/// Refuses a store that is not empty, unless `force` empties it, or that cannot be written. Its session is claimed, so
+/// no other client has it.
+async fn check_content(disk: &Name, entry: &Entry, force: bool) -> Result<(), OffloadRefused> {
+    let target = entry.export.target();
+    let store = entry.store.clone();
+    match look_at(&target, entry.claim(disk, 0), entry.capacity, force).await {
+        Ok(Found::Empty) => Ok(()),
+        Ok(Found::Other) => Err(OffloadRefused::Holds(store)),
+        Ok(Found::Unwritable(source)) => Err(OffloadRefused::Unwritable { store, source: source.into() }),
+        Err(error) => Err(OffloadRefused::Unreachable { store, source: error.into() }),
     }
 }
 
