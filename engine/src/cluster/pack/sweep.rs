@@ -292,9 +292,7 @@ impl Attempt<'_> {
     }
 
     fn hash(&self, now: u64, under_way: &[(u64, usize)]) -> u64 {
-        use std::hash::{BuildHasher, Hash, Hasher};
-        let mut hasher = self.sweep.failed.hasher().build_hasher();
-        (now, &self.left, under_way).hash(&mut hasher);
-        hasher.finish()
+        use std::hash::BuildHasher;
+        self.sweep.failed.hasher().hash_one((now, &self.left, under_way))
     }
 }
