@@ -101,6 +101,7 @@ pub(super) fn told(why: &Refused, least: f64) -> String {
     let remedy = match why {
         Refused::Load(_) => "; ask for smaller shares, more servers, or a lower --least",
         Refused::ServerLoad { .. } => "; move one of them, or ask for smaller shares or a lower --least",
+        Refused::Impossible(_) => "; a lower --least takes it",
         Refused::NotFound(_) => "; a lower --least takes it, more --seconds or another --seed may find a better one",
         Refused::Servers | Refused::TooMany(_) | Refused::Pinned(_) | Refused::Share(_) => "",
     };

@@ -26,7 +26,7 @@ pub struct PackArgs {
     #[arg(long, value_name = "R", default_value_t = 1.0)]
     enough: f64,
     /// Search for at most so long
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.9)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.85)]
     seconds: f64,
     /// The seed of the search
     #[arg(long, value_name = "S", default_value_t = 1)]

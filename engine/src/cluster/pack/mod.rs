@@ -98,6 +98,9 @@ pub enum Refused {
         /// Its load with R = 1.
         asked: f64,
     },
+    /// The complete search has found that there is none.
+    #[error("there is no schedule with so much; the best one that was found has R = {0:.3}")]
+    Impossible(f64),
     /// Nothing was found; the best schedule has this R.
     #[error("no schedule was found; the best one has R = {0:.3}")]
     NotFound(f64),
@@ -217,10 +220,11 @@ pub fn pack(
             None => Refused::Load(problem.area() as f64 / (problem.servers as u64 * problem.unit) as f64),
         });
     }
-    let placed = search(&problem, problem.round(enough), seed, &mut go_on);
+    let (placed, impossible) = search(&problem, problem.round(enough), seed, &mut go_on);
     let r_cluster = (problem.unit as f64 / placed.end as f64).min(1.0);
     if placed.end > problem.round(least) {
-        return Err(Refused::NotFound(r_cluster));
+        let is_impossible = impossible >= problem.round(least);
+        return Err(if is_impossible { Refused::Impossible(r_cluster) } else { Refused::NotFound(r_cluster) });
     }
     let servers = assign::servers(&problem, &placed);
     let part = |units: u64| units as f64 / problem.unit.max(placed.end) as f64;
@@ -232,8 +236,9 @@ pub fn pack(
     Ok(Schedule { r_cluster, slots: (0..tenants.len()).map(slot).collect() })
 }
 
-/// Ends with a round that is at most `enough` long, units.
-fn search(problem: &Problem, enough: u64, seed: u64, go_on: &mut dyn FnMut() -> bool) -> Placed {
+/// Ends with a round that is at most `enough` long, units. Also the longest round of which it is known that there is no
+/// schedule, or 0.
+fn search(problem: &Problem, enough: u64, seed: u64, go_on: &mut dyn FnMut() -> bool) -> (Placed, u64) {
     let mut dice = Dice::new(seed);
     let mut placer = Placer::new(problem);
     let orders = order::first_orders(problem);
@@ -241,9 +246,11 @@ fn search(problem: &Problem, enough: u64, seed: u64, go_on: &mut dyn FnMut() -> 
     let (mut best, order) = placed.min_by_key(|(placed, _)| placed.end).expect("there are orders");
     let mut local = Search::new(order, best.end);
     let is_swept = !problem.has_pinned && problem.slices.len() <= SWEPT_MAX;
-    // Rounds of R = 1, 0.99 and so on, which the complete search has not found impossible.
+    // What is enough, and rounds of R = 1, 0.99 and so on that are longer, which are not known to be impossible.
     let rounds = (0..R_STEPS / 2).map(|step| problem.round(1.0 - step as f64 / R_STEPS as f64));
-    let mut sweeps: Vec<Sweep> = rounds.filter(|_| is_swept).map(|round| Sweep::new(problem, round)).collect();
+    let rounds = std::iter::once(enough).chain(rounds.filter(|&round| round > enough)).filter(|_| is_swept);
+    let mut sweeps: Vec<Sweep> = rounds.map(|round| Sweep::new(problem, round)).collect();
+    let mut impossible = 0;
     let mut waste = Waste::new(problem, best.end);
     let mut is_hardest = false;
     while best.end > enough && go_on() {
@@ -259,9 +266,12 @@ fn search(problem: &Problem, enough: u64, seed: u64, go_on: &mut dyn FnMut() -> 
                 let end = ends.max().expect("there are slices");
                 best = Placed { starts, end, ..best };
             }
-            Swept::Impossible => drop(sweeps.drain(..=at)),
+            Swept::Impossible => {
+                impossible = impossible.max(sweep.round());
+                sweeps.drain(..=at);
+            }
             Swept::Unknown => {}
         }
     }
-    best
+    (best, impossible)
 }

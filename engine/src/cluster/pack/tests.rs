@@ -51,7 +51,7 @@ fn problems_of_the_paper_are_packed() {
 fn a_slice_cannot_wrap_so_load_that_fits_everywhere_may_not_fit() {
     // With slices that wrap the load would fit, and there is no assignment of servers.
     let tenants = [tenant(1, 2, 3, None), tenant(1, 2, 3, None), tenant(1, 2, 3, None)];
-    assert_eq!(pack(2, &tenants, wanted(0.9, 1), turns(50)), Err(Refused::NotFound(0.75)));
+    assert_eq!(pack(2, &tenants, wanted(0.9, 1), turns(50)), Err(Refused::Impossible(0.75)));
     let schedule = pack(2, &tenants, wanted(0.75, 1), turns(50)).expect("with three quarters they fit");
     assert_eq!(fault(2, &tenants, &schedule), None);
 }
@@ -125,7 +125,7 @@ proptest! {
             Ok(schedule) => prop_assert_eq!(fault(servers, &tenants, &schedule), None),
             Err(Refused::Load(asked)) => prop_assert!(asked > 5.0 - 1e-3),
             Err(Refused::ServerLoad { asked, .. }) => prop_assert!(asked > 5.0 - 1e-3),
-            Err(Refused::NotFound(r)) => prop_assert!(r < 0.2),
+            Err(Refused::NotFound(r) | Refused::Impossible(r)) => prop_assert!(r < 0.2),
             Err(other) => prop_assert!(false, "{other}"),
         }
     }
