@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Runs the tests with real clients: `tests/run.py [-k PATTERN]… [--long] [--list]`.
 
-The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it. Test modules with `WAITS =
-True` spend their time waiting for timeouts: they run in two separate processes, concurrently with the others.
+The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it. Test modules with a
+`LANE` spend their time waiting for timeouts: those of each lane run in a process of their own, beside the others.
 """
 
 import argparse
@@ -140,14 +140,11 @@ def main():
         return 1
 
     started = time.monotonic()
-    others, modules = [], {}
+    others, lanes = [], {}
     for test in tests:
-        module = sys.modules[type(test).__module__]
-        waits = getattr(module, "WAITS", False)
-        (modules.setdefault(module.__name__, []) if waits else others).append(test)
-    # Two lanes of modules, which take about as long.
-    modules = list(modules.values())
-    lanes = [Beside([test for module in modules[at::2] for test in module]) for at in range(2)]
+        lane = getattr(sys.modules[type(test).__module__], "LANE", None)
+        (others if lane is None else lanes.setdefault(lane, [])).append(test)
+    lanes = [Beside(lane) for lane in lanes.values()]
     found = [run(others), *(lane.join() for lane in lanes)]
     passed, failed, skipped = map(sum, zip(*(counts for counts, _ in found)))
     took = time.monotonic() - started

@@ -12,7 +12,7 @@ from harness.server import MIB, UnixHTTP, memory_of
 from harness.wait import until
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 ATTACKERS = 2000
 # On an idle machine a command takes 50 ms and an open 5 ms.

@@ -10,7 +10,7 @@ from harness.wait import until
 from harness.wire import Wire
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 # Commands on disks that answer take some 50 ms, more on a loaded machine. In an earlier version they never returned.
 PROMPT_SECONDS = 8

@@ -12,7 +12,7 @@ from harness.case import ServerCase
 from harness.server import MIB
 
 # Mostly for a slow disk.
-WAITS = True
+LANE = 2
 
 BLOCK = 4096
 BLOCKS = 1000
@@ -348,8 +348,8 @@ class Offload(ServerCase):
             self.server.kill()
             self.server.start()
             self.until("online", self.is_online)
-        self.server.restart()
-        self.until("online", self.is_online)
+            self.server.restart()
+            self.until("online", self.is_online)
         handle = self.server.open("db")
         self.assertEqual(self.failing(handle, 0), away)
         self.assertEqual(handle.pread(BLOCK, self.place(BLOCKS)), self.content(BLOCKS, 0))

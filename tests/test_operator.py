@@ -17,7 +17,7 @@ from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 USAGE = 2
 

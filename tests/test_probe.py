@@ -11,7 +11,7 @@ from harness.server import COMMAND_SECONDS, MIB, run
 from harness.wait import until
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 # The shortest duration: precision is not tested here.
 SHORT = "3"

@@ -12,7 +12,7 @@ from harness.wait import until
 from harness.wire import Closed, Wire
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 # After this time a claim is refused whose earlier sessions do not end.
 CLAIM_SECONDS = 9

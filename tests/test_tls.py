@@ -22,7 +22,7 @@ from harness.wait import until
 from harness.wire import Closed, Wire
 
 # For `tests/run.py`.
-WAITS = True
+LANE = 1
 
 # Attempts of a measurement, since the machine may be busy.
 ATTEMPTS = 5

@@ -204,7 +204,7 @@ async fn bodies_are_refused_or_done() {
         ("POST", "/v1/disks/default/faults", json!({"fault": "delay by=1ms..2ms 1% count=1"})),
     ];
     let mut runner = TestRunner::deterministic();
-    for round in 0..600 {
+    for round in 0..240 {
         let (method, path, body) = &requests[round % requests.len()];
         let changes = changes().new_tree(&mut runner).unwrap().current();
         let body = changed(&body.to_string(), &changes);
