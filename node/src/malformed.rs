@@ -204,7 +204,9 @@ async fn bodies_are_refused_or_done() {
         ("POST", "/v1/disks/default/faults", json!({"fault": "delay by=1ms..2ms 1% count=1"})),
     ];
     let mut runner = TestRunner::deterministic();
-    for round in 0..240 {
+    // More in `make test-long`.
+    let rounds = if std::env::var_os("AEROGEL_TEST_LONG").is_some() { 600 } else { 240 };
+    for round in 0..rounds {
         let (method, path, body) = &requests[round % requests.len()];
         let changes = changes().new_tree(&mut runner).unwrap().current();
         let body = changed(&body.to_string(), &changes);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   writes to a store fail ─► its content is read and goes home ─► all that is left there is dead
-//!     ─► invalidatable ─► control makes durable: versions below a number do not count there ─► invalidate
-//!     ─► the base is free again                       the next recovery drops them: Recovered::drop_below
+//!     ─► OffloadStats::invalid ─► control makes durable: versions below a number do not count there ─► invalidate
+//!     ─► the base is free again                                the next recovery drops them: Recovered::drop_below
 //! ```
 //!
 //! It is a durable deletion of all versions of these stores at once. So invariant 2 holds if none of them is the newest

@@ -28,6 +28,7 @@ const ASKED: [(usize, [f64; 3]); 4] =
 /// milliseconds.
 const LIMITS: [(f64, f64, f64); 3] = [(1.0, 0.9, 1.0), (0.95, 0.9, 1.0), (0.9, 0.044, 0.05)];
 
+/// A cluster's servers, and tenants with equal probability of each size and share (section 3.6.1 of the paper).
 fn problem(count: usize, seed: u64) -> (usize, Vec<Tenant>) {
     let mut rng = Rng::new(seed << 16 | count as u64);
     let shares = [(1, 2), (1, 3), (2, 3), (1, 4), (1, 5), (1, 6)];
@@ -101,4 +102,25 @@ fn packed(context: &Context) -> Result<Outcome, String> {
     let caption = "Problems of the paper's generator that were packed in the time.".into();
     let pictures = vec![Picture { name: "solved".into(), caption, svg }];
     Ok(Outcome { claims, data: rows.into(), pictures, ..Outcome::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_of_the_paper_are_packed_in_a_few_turns() {
+        let mut found = [0; 2];
+        for seed in 0..10 {
+            let (servers, tenants) = problem(20, seed);
+            let mut turns = 0..20;
+            let wanted = Wanted { least: 0.5, enough: 1.0, seed: 1 };
+            let schedule = pack(servers, &tenants, wanted, || turns.next().is_some()).expect("half of the shares fits");
+            assert_eq!(fault(servers, &tenants, &schedule), None, "seed {seed}");
+            for (found, r) in found.iter_mut().zip([0.95, 0.9]) {
+                *found += u32::from(schedule.r_cluster >= r);
+            }
+        }
+        assert!(found[0] >= 7 && found[1] >= 9, "{found:?} of 10 with R = 0.95 and 0.9");
+    }
 }

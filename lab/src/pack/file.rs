@@ -11,7 +11,7 @@ use serde::Deserialize;
 pub(super) struct Cluster {
     /// How many servers it has.
     pub servers: usize,
-    /// What is asked of it.
+    /// Their servers and shares.
     pub tenants: Vec<Tenant>,
 }
 

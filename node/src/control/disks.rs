@@ -360,7 +360,7 @@ impl Control {
             }
         };
         if let Some(thread) = online {
-            if let Some((store, user)) = self.store_in_use(name).filter(|_| !force) {
+            if let Some((store, user)) = self.store_in_use(name)?.filter(|_| !force) {
                 return Err(OffloadRefused::StoreOnDisk { disk: name.clone(), store, user }.into());
             }
             self.check_unused(name, force).await?;

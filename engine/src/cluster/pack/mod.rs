@@ -123,6 +123,8 @@ struct Problem {
     unit: u64,
     slices: Vec<Slice>,
     has_pinned: bool,
+    /// No length was rounded.
+    is_exact: bool,
 }
 
 /// Units of a round if the shares have no common denominator that is less: a slice is at most a millionth too long.
@@ -153,6 +155,7 @@ impl Problem {
             let under = u64::from(tenant.share.under / gcd(tenant.share.over.into(), tenant.share.under.into()) as u32);
             Some(common / gcd(common, under) * under).filter(|&common| common <= UNITS_MAX)
         });
+        // Without one, lengths are rounded up, so a schedule stays valid.
         let unit = common.unwrap_or(UNITS_MAX);
         let slice = |tenant: &Tenant| {
             let length = (u64::from(tenant.share.over) * unit).div_ceil(u64::from(tenant.share.under));
@@ -160,7 +163,7 @@ impl Problem {
         };
         let slices: Vec<Slice> = tenants.iter().map(slice).collect();
         let has_pinned = slices.iter().any(|slice| slice.pinned.is_some());
-        Ok(Problem { servers, unit, slices, has_pinned })
+        Ok(Problem { servers, unit, slices, has_pinned, is_exact: common.is_some() })
     }
 
     /// Servers x units that all slices take.
@@ -200,8 +203,8 @@ pub struct Wanted {
     pub seed: u64,
 }
 
-/// The schedule with the greatest R of the cluster that is found while `go_on` says so. It is asked every few
-/// milliseconds.
+/// The schedule with the greatest R of the cluster that is found while `go_on` says so. It is asked between turns: they
+/// take milliseconds at first, and up to about a tenth of the time so far later.
 pub fn pack(
     servers: usize,
     tenants: &[Tenant],
@@ -223,7 +226,7 @@ pub fn pack(
     let (placed, impossible) = search(&problem, problem.round(enough), seed, &mut go_on);
     let r_cluster = (problem.unit as f64 / placed.end as f64).min(1.0);
     if placed.end > problem.round(least) {
-        let is_impossible = impossible >= problem.round(least);
+        let is_impossible = problem.is_exact && impossible >= problem.round(least);
         return Err(if is_impossible { Refused::Impossible(r_cluster) } else { Refused::NotFound(r_cluster) });
     }
     let servers = assign::servers(&problem, &placed);

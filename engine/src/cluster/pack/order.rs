@@ -18,8 +18,10 @@ pub(super) struct Placed {
     pub end: u64,
 }
 
-/// Changes of the order from which the search begins anew at the best one.
-const CHANGES: u32 = 3_000;
+/// Changes of the order in a turn, at most, and what they cost at most: a change places all slices, each of which looks
+/// at those before. Both are some milliseconds.
+const CHANGES: u64 = 3_000;
+const LOOKS: u64 = 5_000_000;
 /// One change in so many is kept although it is worse: it leaves a local minimum.
 const WORSE_KEPT: u64 = 200;
 
@@ -175,11 +177,11 @@ impl Search {
         Search { order, end }
     }
 
-    /// Some thousand changes. Calls `found` with each schedule that is shorter than all before.
+    /// A turn: changes the order again and again. `best` is the shortest schedule so far.
     pub(super) fn go_on(&mut self, placer: &mut Placer<'_>, best: &mut Placed, least: u64, dice: &mut Dice) {
         let count = self.order.len() as u64;
         let mut next = self.order.clone();
-        for _ in 0..CHANGES {
+        for _ in 0..(LOOKS / (count * count)).clamp(1, CHANGES) {
             if best.end <= least {
                 return;
             }

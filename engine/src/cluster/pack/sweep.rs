@@ -276,7 +276,8 @@ impl Attempt<'_> {
         branch
     }
 
-    /// No server can be filled up to the end of the round unless lengths that are left add up to what is left of it.
+    /// What the servers will be idle at least, servers x units: a server is idle at the end of the round unless some of
+    /// the remaining slices fill its remaining time exactly.
     fn surely_idle(&mut self, now: u64, under_way: &[(u64, usize)]) -> u64 {
         if self.waste.lengths.is_empty() {
             return 0;

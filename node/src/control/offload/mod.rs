@@ -308,14 +308,14 @@ impl Control {
     }
 
     /// A store on this disk that has the log of another one, and that disk.
-    pub(super) fn store_in_use(&self, disk: &Name) -> Option<(Name, Name)> {
+    pub(super) fn store_in_use(&self, disk: &Name) -> Result<Option<(Name, Name)>, Error> {
         let is_store = |volume: &super::Volume| volume.spec.as_ref().is_some_and(|spec| spec.store);
         let stores: Vec<Name> = {
             let state = self.state();
-            let volumes = state.disk(disk).ok()?.volumes.iter().filter(|(_, volume)| is_store(volume));
+            let volumes = state.disk(disk)?.volumes.iter().filter(|(_, volume)| is_store(volume));
             volumes.map(|(name, _)| name.clone()).collect()
         };
-        stores.into_iter().find_map(|store| Some((store.clone(), self.user_of_store(&store)?)))
+        Ok(stores.into_iter().find_map(|store| Some((store.clone(), self.user_of_store(&store)?))))
     }
 
     /// Changes `offload.toml` of a disk durably, then in memory; or neither.
