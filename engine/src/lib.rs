@@ -23,7 +23,6 @@ mod config;
 pub mod control;
 pub mod cpu;
 pub mod curve;
-#[cfg(test)]
 mod dice;
 pub mod disk;
 pub mod driver;

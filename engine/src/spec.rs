@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 
+use crate::cluster::Unfollowable;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{TenantId, VolumeId, VolumeKey};
 use crate::units::{Nanos, PIECE, SECOND, Share, exact, rounded};
@@ -307,6 +308,17 @@ pub enum Refusal {
     /// Writes are off-loaded already, or not at all.
     #[error("the disk's writes are off-loaded already, or are not")]
     Offload,
+    /// The disk cannot follow a schedule.
+    #[error("the disk cannot follow this schedule: {0}")]
+    Timetable(#[from] Unfollowable),
+    /// The disk has a later schedule.
+    #[error("the disk has version {have} of the schedule, and version {given} was given")]
+    Outdated {
+        /// The version that it has.
+        have: u64,
+        /// The version that was given.
+        given: u64,
+    },
     /// A flush failed.
     #[error("data could not be written to the device")]
     FlushFailed,

@@ -1,3 +1,8 @@
-//! Several servers: one schedule of slices for all of them.
+//! Several servers: one schedule of slices for all of them. `pack` finds it, `disk/policy/follow` keeps a disk to it.
 
 pub mod pack;
+mod round;
+mod timetable;
+
+pub use round::{Need, ROUND_NS_MIN, round_ns};
+pub use timetable::{Clock, ClusterNanos, Slot, Timetable, Unfollowable};

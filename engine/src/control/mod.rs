@@ -11,6 +11,7 @@ pub use crate::spec::{
 pub use crate::stats::{BUCKETS, Histogram, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};
 
+use crate::cluster::{Clock, Timetable};
 use crate::curve::View;
 use crate::disk::Window;
 use crate::disk::policy;
@@ -77,6 +78,12 @@ pub enum Command {
     /// Set another policy, or other settings of the present one. Queued requests keep their order. The depth is limited
     /// to the initial one.
     SetPolicy(Box<policy::Settings>),
+    /// From now on the disk follows this part of a cluster's schedule, when it takes effect; until then, an earlier one.
+    /// `None`: it follows no schedule any more. Its tenants are known. A disk that needs no slices, or has another
+    /// policy than `insulated`, keeps it for when that changes. A version that is not above the present one is refused.
+    SetTimetable(Option<Box<Timetable>>),
+    /// The relation of the engine's clock to cluster time, as far as is known.
+    SetClock(Clock),
     /// Report all counters and levels: at once with few tenants and volumes, else within some events.
     Snapshot,
     /// Report the miss-ratio curve of a volume's tenant: for the given eviction policy, or for that of its partition.

@@ -9,11 +9,12 @@ use super::queue::Entry;
 use super::scheduler::Scheduler;
 use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
+use crate::cluster::{Clock, Timetable};
 use crate::errno::Errno;
 use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
-use crate::spec::Terms;
+use crate::spec::{Refusal, Terms};
 use crate::units::{BLOCK, Nanos, SECOND, SectorMask};
 
 /// What a device request is for.
@@ -142,6 +143,9 @@ pub(crate) struct Device {
     slots: Slab<Slot>,
     scheduler: Scheduler,
     settings: policy::Settings,
+    /// The schedule of the cluster that it is to follow, and the clock for that.
+    timetable: Option<Timetable>,
+    clock: Clock,
     /// Number of changes of the policy. The present policy is not told of requests that an earlier one submitted.
     generation: u32,
     /// By tenant number.
@@ -155,8 +159,10 @@ impl Device {
     pub(crate) fn new(settings: policy::Settings) -> Device {
         Device {
             slots: Slab::new(),
-            scheduler: Scheduler::new(settings.build(), settings.depth),
+            scheduler: Scheduler::new(settings.build(false), settings.depth),
             settings,
+            timetable: None,
+            clock: Clock::default(),
             generation: 0,
             ends: Vec::new(),
             done_at: 0,
@@ -205,11 +211,42 @@ impl Device {
     pub(crate) fn set_policy(&mut self, now: Nanos, settings: policy::Settings) {
         let is_other = settings.is_other(&self.settings);
         self.settings = settings;
-        if !is_other {
-            return self.scheduler.set(settings);
+        match is_other {
+            true => self.replace_policy(now),
+            false => self.scheduler.set(settings),
         }
+    }
+
+    /// Sets the schedule that the disk follows; a version that is not above the present one is refused.
+    pub(crate) fn set_timetable(&mut self, now: Nanos, timetable: Option<Timetable>) -> Result<(), Refusal> {
+        if let Some(given) = &timetable {
+            given.check()?;
+            if let Some(have) = self.timetable.as_ref().map(|have| have.version).filter(|&have| have >= given.version) {
+                return Err(Refusal::Outdated { have, given: given.version });
+            }
+            if given.slots.iter().any(|slot| !self.scheduler.has(slot.tenant)) {
+                return Err(Refusal::UnknownTenant);
+            }
+        }
+        let is_other = self.timetable.is_some() != timetable.is_some();
+        self.timetable = timetable;
+        match (is_other && self.settings.has_slices(), &self.timetable) {
+            (true, _) => self.replace_policy(now),
+            (false, Some(timetable)) => self.scheduler.policy.set_timetable(now, timetable),
+            (false, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the relation of the engine's clock to cluster time.
+    pub(crate) fn set_clock(&mut self, now: Nanos, clock: Clock) {
+        self.clock = clock;
+        self.scheduler.set_clock(now, clock);
+    }
+
+    fn replace_policy(&mut self, now: Nanos) {
         self.generation += 1;
-        let mut queued = self.scheduler.replace(now, settings);
+        let mut queued = self.scheduler.replace(now, self.settings, self.timetable.as_ref(), self.clock);
         // A stable sort: requests of a tenant that arrived at the same time keep their order.
         queued.sort_by_key(|io| self.slots[io.0].arrived);
         for io in queued {

@@ -6,6 +6,7 @@ use super::lanes::Lanes;
 use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, Weights};
 use super::queue::Entry;
 use super::slices::{Cause, Slices, Stage, Step, View};
+use crate::cluster::{Clock, Timetable};
 use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
@@ -39,13 +40,19 @@ pub(crate) struct Scheduler<P: Policy + ?Sized = dyn Policy> {
 impl Scheduler {
     /// Changes to another policy. Returns the queued requests, which are to be queued again: their costs may differ.
     /// Requests in the device stay there; [`Scheduler::done`] is not told of them, but [`Scheduler::left`].
-    pub(crate) fn replace(&mut self, now: Nanos, settings: Settings) -> Vec<IoId> {
+    pub(crate) fn replace(
+        &mut self,
+        now: Nanos,
+        settings: Settings,
+        timetable: Option<&Timetable>,
+        clock: Clock,
+    ) -> Vec<IoId> {
         let mut queued = Vec::with_capacity(self.lanes.waiting());
         for (tenant, _) in self.told.iter() {
             self.lanes.withdraw(tenant, &|_| true, &mut queued);
         }
         self.books.slice_ends(now, self.slices.useful_ns(now));
-        self.policy = settings.build();
+        self.policy = settings.build(timetable.is_some());
         self.has_slices = self.policy.has_slices();
         self.books.account(now);
         self.books.set_slices(self.has_slices);
@@ -60,6 +67,10 @@ impl Scheduler {
             self.policy.set_tenant(now, tenant, told.terms);
             self.policy.set_keep(tenant, told.keep_permille);
             self.policy.set_place(tenant, told.place);
+        }
+        self.policy.set_clock(clock);
+        if let Some(timetable) = timetable {
+            self.policy.set_timetable(now, timetable);
         }
         queued
     }
@@ -89,6 +100,12 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     pub(crate) fn set(&mut self, settings: Settings) {
         self.lanes.set_depth(settings.depth);
         self.policy.set(settings);
+    }
+
+    /// Sets the relation of the engine's clock to cluster time. A policy that waits for a moment is asked again.
+    pub(crate) fn set_clock(&mut self, now: Nanos, clock: Clock) {
+        self.policy.set_clock(clock);
+        self.ask_at = self.ask_at.map(|at| at.min(now + 1));
     }
 
     /// Adds a tenant, or changes what it is promised.

@@ -53,6 +53,13 @@ impl Server {
                 self.divide_anew();
                 Ok(Some(Report::Done))
             }
+            Command::SetTimetable(timetable) => {
+                self.volumes.set_timetable(timetable.map(|timetable| *timetable)).map(done)
+            }
+            Command::SetClock(clock) => {
+                self.volumes.route.disk.set_clock(self.volumes.now, clock);
+                Ok(Some(Report::Done))
+            }
             Command::Snapshot => {
                 self.want_snapshot(token);
                 Ok(None)

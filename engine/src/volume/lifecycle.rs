@@ -10,6 +10,7 @@
 //! The layer above closes the connections of a volume that is restricted or closed.
 
 use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
+use crate::cluster::Timetable;
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
 use crate::spec::{Refusal, VolumeSpec, WriteCache};
@@ -188,6 +189,11 @@ impl Volumes {
         let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
         self.route.disk.set_policy(self.now, Settings { depth, ..settings });
         self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.route.disk.prefetch_bytes());
+    }
+
+    /// Sets the schedule that the disk follows.
+    pub(crate) fn set_timetable(&mut self, timetable: Option<Timetable>) -> Result<(), Refusal> {
+        self.route.disk.set_timetable(self.now, timetable)
     }
 
     /// Continues the change of a volume: when nothing that came before it is in progress, flushes; then completes it.

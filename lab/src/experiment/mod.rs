@@ -76,6 +76,9 @@ pub const ALL: &[Experiment] = &[
     offload::micro::RECLAIM,
     offload::micro::RECOVERY,
     cluster::PACK,
+    cluster::SERVERS,
+    cluster::TENANTS,
+    cluster::FIVE,
 ];
 
 /// One experiment.

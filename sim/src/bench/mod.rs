@@ -22,6 +22,7 @@ mod links;
 mod pipe;
 pub mod raw;
 mod replies;
+pub mod striped;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -148,6 +149,8 @@ pub struct Bench {
     in_drive: u32,
     drive_busy_ns: Nanos,
     drive_busy_since: Nanos,
+    /// Requests come from outside, with numbers of their own, and the loads of the clients are empty ([`striped`]).
+    is_driven: bool,
 }
 
 impl Bench {
@@ -179,6 +182,7 @@ impl Bench {
             in_drive: 0,
             drive_busy_ns: 0,
             drive_busy_since: 0,
+            is_driven: false,
         };
         for (number, &tenant) in (0..).zip(tenants) {
             bench.command(Command::SetTenant(TenantId(number), tenant))?;
@@ -248,7 +252,7 @@ impl Bench {
 
     /// Whether all loads are over and answered.
     pub fn is_done(&self) -> bool {
-        self.clients.iter().all(|client| client.load.is_done())
+        !self.is_driven && self.clients.iter().all(|client| client.load.is_done())
     }
 
     /// Whether no request is outstanding.
@@ -344,7 +348,9 @@ impl Bench {
     fn answer(&mut self, number: usize, id: u64, failed: bool, done: &mut dyn FnMut(Done)) {
         let client = &mut self.clients[number];
         let request = client.replies.finish(id);
-        client.load.completed(self.now, id);
+        if !self.is_driven {
+            client.load.completed(self.now, id);
+        }
         done(Done { volume: number, request, done_ns: self.now, failed });
         self.look(number);
     }

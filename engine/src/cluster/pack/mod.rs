@@ -26,7 +26,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use crate::disk::profile::walk::Dice;
+use crate::dice::Dice;
 pub use check::fault;
 use order::{Placed, Placer, Search};
 pub use servers::{SERVERS_MAX, Servers};

@@ -5,7 +5,7 @@
 //! and keeps what is not worse (Lesh et al. call it BLD*).
 
 use super::{Problem, Servers, Slice};
-use crate::disk::profile::walk::Dice;
+use crate::dice::Dice;
 
 /// Where slices are.
 #[derive(Clone, PartialEq, Debug)]

@@ -9,7 +9,7 @@
 use hashbrown::{HashMap, HashSet};
 
 use super::Problem;
-use crate::disk::profile::walk::Dice;
+use crate::dice::Dice;
 
 /// What a search came to.
 #[derive(Clone, PartialEq, Debug)]

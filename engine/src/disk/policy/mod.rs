@@ -3,6 +3,7 @@
 mod baselines;
 mod estimates;
 mod fair;
+mod follow;
 mod insulated;
 mod kind;
 mod none;
@@ -11,9 +12,10 @@ mod weights;
 
 use super::Op;
 use super::profile::Direction;
-use super::profile::walk::Dice;
 use super::queue::{Entry, cost_ns};
 use super::slices::{Slicing, Slot, View};
+use crate::cluster::{Clock, Timetable};
+use crate::dice::Dice;
 use crate::ids::TenantId;
 use crate::spec::Terms;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
@@ -84,9 +86,10 @@ impl Settings {
         bytes.clamp(PREFETCH_LEAST.into(), PREFETCH_MOST.into()) as u64 / BLOCK * BLOCK
     }
 
-    /// Creates the policy, without tenants.
-    pub(crate) fn build(self) -> Box<dyn Policy> {
+    /// Creates the policy, without tenants; if it has slices and `follows`, one that follows a schedule.
+    pub(crate) fn build(self, follows: bool) -> Box<dyn Policy> {
         match self.kind {
+            Kind::Insulated if self.needs_slices && follows => Box::new(follow::Follow::new(self)),
             Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
             Kind::Insulated => Box::new(fair::Fair::new(self)),
             Kind::None => Box::new(none::None::new(&self)),
@@ -195,6 +198,10 @@ pub(crate) trait Policy: Slicing + std::fmt::Debug {
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
     /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.
     fn set_place(&mut self, _tenant: TenantId, _place: Option<u64>) {}
+    /// Sets the schedule of the cluster that the disk follows from its beginning on; the version is above earlier ones.
+    fn set_timetable(&mut self, _now: Nanos, _timetable: &Timetable) {}
+    /// Sets the relation of the engine's clock to cluster time.
+    fn set_clock(&mut self, _clock: Clock) {}
     /// Removes a tenant that has no volumes.
     fn drop_tenant(&mut self, tenant: TenantId);
     /// A request of `tenant` was queued.

@@ -24,7 +24,8 @@ use std::collections::VecDeque;
 use super::plan::{
     BEHIND_WRITES, BUDGET_NS, DEPTH_MAX, Phase, ROTATION_PAUSE_NS, ROTATION_PLACES, SIZE_MAX, SWITCH_RUN, Work, plan,
 };
-use super::walk::{Dice, Space, Walk};
+use super::walk::{Space, Walk};
+use crate::dice::Dice;
 use crate::disk::Op;
 use crate::units::Nanos;
 

@@ -223,7 +223,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::disk::profile::walk::Dice;
+    use crate::dice::Dice;
     use crate::units::MILLISECOND;
 
     /// Times of completions with these pauses, from 0 on.

@@ -142,6 +142,9 @@ pub(crate) struct Slot {
     pub(crate) ns: Nanos,
     /// When it ends early if another tenant wants the disk.
     pub(crate) enough: Option<Enough>,
+    /// It is time of others that the tenant borrows, with at most so many of its requests in the device at once. It
+    /// shows nothing of what the tenant's own slices lose.
+    pub(crate) lent: Option<u32>,
     /// What a context switch costs on this disk.
     pub(crate) switch_ns: Nanos,
 }
@@ -205,9 +208,10 @@ pub(crate) trait Slicing {
     fn interrupts(&mut self, _owner: TenantId, _left_ns: Nanos, _view: View<'_>) -> bool {
         false
     }
-    /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
-    fn continues(&mut self, _now: Nanos, _tenant: TenantId, _view: View<'_>) -> Nanos {
-        0
+    /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time. `None`: the
+    /// slice ends nevertheless.
+    fn continues(&mut self, _now: Nanos, _tenant: TenantId, _view: View<'_>) -> Option<Nanos> {
+        Some(0)
     }
     /// The slice ended.
     fn ended(&mut self, _ended: Ended, _view: View<'_>) {}
@@ -222,6 +226,8 @@ struct Current {
     ends: Nanos,
     /// What ends it early; the bytes count from the opening of the account.
     enough: Option<Enough>,
+    /// See [`Slot::lent`].
+    lent: Option<u32>,
     /// When the drain began, and why the slice ends: nothing more is issued.
     draining: Option<(Nanos, Cause)>,
     /// The owner is idle, and the disk idles for it until then.
@@ -364,7 +370,7 @@ impl Slices {
         let lane = &lanes[owner];
         let meter = &mut self.observed[owner].meter;
         let at_once = lanes.places(lane).saturating_sub(lane.in_device());
-        if !lane.queue.is_empty() {
+        if !lane.queue.is_empty() && slot.lent.is_none() {
             meter.begin(lane.queue.cost_ns(at_once as usize, FOLLOWING_BYTES));
         }
         let switch_ns = if self.held_owner.take() == Some(owner) { 0 } else { slot.switch_ns };
@@ -376,6 +382,7 @@ impl Slices {
             enough: slot
                 .enough
                 .map(|enough| Enough { bytes: books.delivered_bytes(owner).saturating_add(enough.bytes), ..enough }),
+            lent: slot.lent,
             draining: None,
             held_until: None,
             was_held: false,
@@ -406,7 +413,7 @@ impl Slices {
         if others && current.enough_at(books).is_some_and(|at| now >= at) {
             return current.drains(now, Cause::Enough, lane);
         }
-        let is_full = !lanes.has_place(lane);
+        let is_full = !lanes.has_place(lane) || current.lent.is_some_and(|most| lane.in_service() >= most);
         current.is_held_up = is_full && others;
         let Some(entry) = lane.queue.peek().filter(|_| !is_full) else {
             return self.pause(now, Stage { lanes, books, policy });
@@ -449,6 +456,7 @@ impl Slices {
         // No other tenant has work: the owner's next slice follows without a drain.
         let drain_ns = self.observed[owner].meter.drain_ns(lane.in_device_ns() + cost_ns);
         let next_ns = policy.continues(now, owner, View { lanes, books, slices: &self.observed });
+        let Some(next_ns) = next_ns else { return current.drains(now, Cause::UsedUp, lane) };
         (current.ends, current.enough) = (now + next_ns.max(drain_ns), None);
         Step::Again
     }
@@ -501,9 +509,12 @@ impl Slices {
     pub(super) fn end<P: Slicing + ?Sized>(&mut self, now: Nanos, cause: Cause, stage: Stage<'_, P>) {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.take().expect("a slice");
-        let Current { owner, begun, ends, watch, was_held, .. } = current;
+        let Current { owner, begun, ends, watch, was_held, lent, .. } = current;
         let habits = &mut self.observed[owner];
-        let useful_ns = habits.meter.slice(now, &watch, cause);
+        let useful_ns = match lent {
+            Some(_) => habits.meter.useful_ns(now, &watch),
+            None => habits.meter.slice(now, &watch, cause),
+        };
         habits.slices += 1;
         habits.switches_ns += habits.meter.switch_ns(&watch);
         if cause == Cause::Idle && planted!(IdleSliceNotBooked) {

@@ -8,7 +8,7 @@
 //! root.
 
 use super::{Head, Rule};
-use crate::disk::profile::walk::Dice;
+use crate::dice::Dice;
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;

@@ -269,6 +269,7 @@ impl<R: Rule> Policy for Baseline<R> {
 mod tests {
     use super::*;
     use crate::Config;
+    use crate::cluster::Clock;
     use crate::disk::policy::Kind;
     use crate::disk::scheduler::Scheduler;
     use crate::units::MILLISECOND;
@@ -283,7 +284,7 @@ mod tests {
     /// 60 requests of each of two tenants; the first one has a guarantee.
     fn scheduler(kind: Kind, depth: u32) -> Scheduler {
         let settings = Settings { kind, depth, ..Config::new(0).policy() };
-        let mut scheduler = Scheduler::new(settings.build(), depth);
+        let mut scheduler = Scheduler::new(settings.build(false), depth);
         for (tenant, min_bytes_per_s) in [(A, 4_096_000), (B, 0)] {
             scheduler.set_tenant(0, tenant, Terms { min_bytes_per_s, ..Terms::default() });
             (0..60).for_each(|io| scheduler.arrived(0, tenant, entry(100 * tenant.0 + io), false));
@@ -358,7 +359,7 @@ mod tests {
         let mut scheduler = scheduler(Kind::Insulated, 8);
         for kind in baselines() {
             let settings = Settings { kind, depth: 8, ..Config::new(0).policy() };
-            let queued = scheduler.replace(0, settings);
+            let queued = scheduler.replace(0, settings, None, Clock::default());
             assert_eq!(queued.len(), 120, "{kind}");
             queued.into_iter().for_each(|io| scheduler.queue(0, TenantId(io.0 / 100), entry(io.0), false));
         }

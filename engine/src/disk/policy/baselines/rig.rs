@@ -55,7 +55,7 @@ impl Rig {
         // A request in the device is out of the policy's hands: only Façade is about many of them.
         let depth = if matches!(kind, Kind::Facade { .. }) { 128 } else { 1 };
         let settings = Settings { kind, depth, seed, ..Config::new(0).policy() };
-        let mut scheduler = Scheduler::new(settings.build(), depth);
+        let mut scheduler = Scheduler::new(settings.build(false), depth);
         for (number, &(percent, min_bytes_per_s)) in tenants.iter().enumerate() {
             let share = Share::from_ppb(percent * 10_000_000);
             scheduler.set_tenant(0, TenantId(number as u32), Terms { min_bytes_per_s, ..share.into() });

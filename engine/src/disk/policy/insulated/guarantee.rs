@@ -27,7 +27,7 @@
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that loses locality more than it has in the last
 //! minutes depends on what others release.
 
-use crate::disk::profile::walk::Dice;
+use crate::dice::Dice;
 use crate::disk::slices::Enough;
 use crate::units::{Nanos, SECOND};
 

@@ -314,7 +314,7 @@ impl Insulated {
 
     /// A slot of another length than the tenant's own slice.
     fn slot(&self, tenant: TenantId, ns: Nanos) -> Slot {
-        Slot { tenant, ns, enough: None, switch_ns: self.settings.switch_ns }
+        Slot { tenant, ns, enough: None, lent: None, switch_ns: self.settings.switch_ns }
     }
 
     /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released,
@@ -547,7 +547,7 @@ impl Slicing for Insulated {
 
     /// It counts as a round without work for the others, so that they do not stay in the plan during a slice that
     /// continues for hours, and the next slice is as long as is known by now.
-    fn continues(&mut self, now: Nanos, owner: TenantId, view: View<'_>) -> Nanos {
+    fn continues(&mut self, now: Nanos, owner: TenantId, view: View<'_>) -> Option<Nanos> {
         for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
             tenant.passes(now, self.lengths[id.0 as usize]);
         }
@@ -559,7 +559,7 @@ impl Slicing for Insulated {
         }
         (tenant.begun, tenant.lent_ns, tenant.spare_ns) = (now, 0, 0);
         self.make_plan(view);
-        self.length(owner)
+        Some(self.length(owner))
     }
 
     fn ended(&mut self, ended: Ended, view: View<'_>) {

@@ -5,8 +5,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use sim::rng::Rng;
 
-use super::chart::{self, Group};
-use super::{Bound, Claim, Context, Experiment, Outcome, Picture};
+use super::super::chart::{self, Group};
+use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
 
 pub const PACK: Experiment = Experiment {
     name: "cluster-pack",

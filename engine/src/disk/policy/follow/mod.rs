@@ -1,0 +1,313 @@
+//! Slices at the moments that the schedule of a cluster says: the policy of a disk under a schedule.
+//!
+//! ```text
+//!   schedule  |──── a ────|──── b ────|.....|──── a ────|──── b ────|     ..... no slot: lent
+//!   disk      |──── a ──────|─── b ───|  c  |── a ──|  c |── b ─────|
+//!                         ▲ overrun: b's slice is shorter, nobody's after it;
+//!                           a's next slice is shorter by as much
+//! ```
+//!
+//! - Each slice begins when its slot begins, and ends when it ends, by this machine's clock mapped to cluster time. No
+//!   other server is asked. So the slices of a striped tenant coincide on all its servers.
+//! - The disk idles for the owner of a slot while its next request is likely to come within the slot
+//!   (`../../slices/gap.rs`): a client of a striped volume waits for its slowest server between two requests.
+//! - Time that nobody owns, or that its owner does not use, is lent: to tenants of this server alone first, then to
+//!   striped ones in the order of their slots, which is the same on all servers. While the owner of the slot may come
+//!   back, one request of the borrower is in the device at a time: the owner waits for that one at most. An owner that
+//!   had no work for three rounds is not waited for; when it returns, it waits once for the borrower's drain.
+//! - Nothing that is lent is begun unless it is expected to end before the next slot begins.
+//!
+//! Source: Wachs and Ganger, "Co-scheduling of disk head time in cluster-based storage", CMU-PDL 2008, section 4.3.
+//! Lending, and the debt of an overrun, are ours. Downside: a slice that loses more than the schedule assumed is not
+//! made longer here; the planner of the cluster does that for all servers.
+
+#[cfg(test)]
+mod tests;
+mod time;
+
+use super::{Policy, Settings, TenantPlan, Turn};
+use crate::cluster::{Clock, ClusterNanos, Timetable};
+use crate::disk::Op;
+use crate::disk::queue::Entry;
+use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
+use crate::ids::TenantId;
+use crate::slab::Table;
+use crate::spec::Terms;
+use crate::units::{Nanos, PIECE};
+use time::{At, Times};
+
+/// Rounds without work after which the owner of a slot is not waited for. As in Argon, section 4.
+const IDLE_ROUNDS: u64 = 3;
+/// A request takes at most this part of its tenant's slot, so that little of it is lost because the next request does
+/// not fit: as without a schedule (`docs/design/slices.md`).
+const REQUEST_PART: Nanos = 8;
+
+#[derive(Debug, Default)]
+struct Tenant {
+    /// The part of its slices, in thousandths, that it must not lose, if not the default.
+    keep_permille: Option<u32>,
+    /// It is backlogged: its last slice was used up, or most of it, so its loss counts.
+    is_backlogged: bool,
+    /// When it last had work; `None` if it never had.
+    worked: Option<ClusterNanos>,
+    /// The last slot in which it had a slice of its own, by its beginning.
+    served_in: Option<ClusterNanos>,
+    /// Time by which it exceeded slices, and when the last one of these was to end. Slots that begin later are shorter.
+    debt_ns: Nanos,
+    overran: ClusterNanos,
+    /// The slot that is shorter, by its beginning, and by how much.
+    pays: Option<(ClusterNanos, Nanos)>,
+}
+
+impl Tenant {
+    /// By how much its slot that begins at `start` is shorter.
+    fn pays_in(&mut self, start: ClusterNanos, length_ns: Nanos) -> Nanos {
+        if let Some((_, ns)) = self.pays.take_if(|&mut (paid_in, _)| paid_in != start) {
+            self.debt_ns -= ns.min(self.debt_ns);
+        }
+        if self.debt_ns > 0 && self.overran <= start && self.pays.is_none() {
+            self.pays = Some((start, self.debt_ns.min(length_ns)));
+        }
+        self.pays.map_or(0, |(_, ns)| ns)
+    }
+
+    /// It exceeded a slice that was to end at `end`. A debt is at most a slot.
+    fn overruns(&mut self, end: ClusterNanos, ns: Nanos, length_ns: Nanos) {
+        self.debt_ns = (self.debt_ns + ns).min(length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
+        self.overran = end;
+    }
+}
+
+/// The slice in progress.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    tenant: TenantId,
+    /// Its slot, or the disk is lent to it.
+    is_own: bool,
+    /// When it is to end.
+    end: ClusterNanos,
+    /// The owner of the slot, if the disk is lent and the slot has one.
+    lender: Option<TenantId>,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    settings: Settings,
+    tenants: Table<TenantId, Tenant>,
+    times: Times,
+    current: Option<Current>,
+}
+
+impl Follow {
+    pub(crate) fn new(settings: Settings) -> Follow {
+        Follow { settings, tenants: Table::default(), times: Times::default(), current: None }
+    }
+
+    /// The efficiency target of slices: a quarter of the permitted loss is a reserve, as without a schedule.
+    fn keep_permille(&self) -> u32 {
+        let keep = self.settings.insulation_permille.min(999);
+        keep + (1000 - keep) / 4
+    }
+
+    /// Whether the owner of a slot had work in the last rounds.
+    fn is_active(&self, tenant: TenantId, t: ClusterNanos) -> bool {
+        let worked = self.tenants.get(tenant).and_then(|tenant| tenant.worked);
+        worked.is_some_and(|at| t.saturating_sub(at) <= IDLE_ROUNDS * self.times.round_ns())
+    }
+
+    /// The time of the tenant's slot, 0 if it has none.
+    fn slot_ns(&self, tenant: TenantId) -> Nanos {
+        self.times.slots().find(|slot| slot.tenant == tenant).map_or(0, |slot| slot.length_ns)
+    }
+
+    /// The slice of a tenant until `end`.
+    fn begins(&mut self, t: ClusterNanos, current: Current, most: Option<u32>) -> Turn {
+        self.current = Some(current);
+        let Current { tenant, end, is_own, .. } = current;
+        let lent = if is_own { None } else { Some(most.unwrap_or(u32::MAX)) };
+        Turn::Slice(Slot { tenant, ns: end - t, enough: None, lent, switch_ns: self.settings.switch_ns })
+    }
+
+    /// The tenant to which the disk is lent for `left_ns`: the first that has a request which ends by then.
+    fn borrower(&self, owner: Option<TenantId>, t: ClusterNanos, left_ns: Nanos, view: View<'_>) -> Option<TenantId> {
+        let borrows = |&tenant: &TenantId| {
+            let lane = &view.lanes[tenant];
+            let takes_ns = || {
+                let cost_ns = lane.queue.peek().map_or(0, |entry| entry.cost_ns);
+                self.settings.switch_ns + view.slices[tenant].meter.drain_ns(lane.in_device_ns() + cost_ns)
+            };
+            Some(tenant) != owner && view.lanes.wants_device(lane) && takes_ns() <= left_ns
+        };
+        let slots = |is_striped| {
+            let slots = self.times.from(t).filter(move |slot| slot.is_striped == is_striped);
+            slots.map(|slot| slot.tenant).filter(|&tenant| self.tenants.contains(tenant))
+        };
+        let has_none = |&tenant: &TenantId| self.times.slots().all(|slot| slot.tenant != tenant);
+        let others = self.tenants.iter().map(|(tenant, _)| tenant).filter(has_none);
+        slots(false).chain(others).chain(slots(true)).find(borrows)
+    }
+
+    /// Whether the disk idles for the owner of the slot that ends at `end`.
+    fn is_awaited(&self, now: Nanos, owner: TenantId, left_ns: Nanos, view: View<'_>) -> bool {
+        let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };
+        view.slices[owner].is_expected(now, &view.lanes[owner], idling)
+    }
+
+    /// The disk time that it takes to have the owner of a slot back while the disk is lent: the switch there and back,
+    /// and half of a request of the borrower, which takes about as long as a switch.
+    fn return_ns(&self) -> Nanos {
+        self.settings.switch_ns * 5 / 2
+    }
+}
+
+impl Policy for Follow {
+    fn has_slices(&self) -> bool {
+        true
+    }
+
+    fn detects_hung(&self) -> bool {
+        true
+    }
+
+    fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _terms: Terms) {
+        if !self.tenants.contains(tenant) {
+            self.tenants.insert(tenant, Tenant::default());
+        }
+    }
+
+    fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.tenants[tenant].keep_permille = keep_permille;
+    }
+
+    fn set_timetable(&mut self, now: Nanos, timetable: &Timetable) {
+        self.times.set(now, timetable.clone());
+    }
+
+    fn set_clock(&mut self, clock: Clock) {
+        self.times.set_clock(clock);
+    }
+
+    fn drop_tenant(&mut self, tenant: TenantId) {
+        self.tenants.remove(tenant);
+    }
+
+    fn arrived(&mut self, now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
+        self.tenants[tenant].worked = Some(self.times.cluster_ns(now));
+    }
+
+    fn done(&mut self, now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
+        if let Some(known) = self.tenants.get_mut(tenant) {
+            known.worked = Some(self.times.cluster_ns(now));
+        }
+    }
+
+    /// The owner of the present slot, or a borrower.
+    fn next(&mut self, now: Nanos, view: View<'_>) -> Turn {
+        self.current = None;
+        self.times.advance(now);
+        if view.lanes.waiting() == 0 {
+            return Turn::Nothing(None);
+        }
+        let t = self.times.cluster_ns(now);
+        let At { owner, start, mut end, length_ns } = self.times.at(t);
+        let owner = owner.filter(|&owner| self.tenants.contains(owner));
+        let Some(id) = owner else { return self.lend(t, end, None, view) };
+        // What it pays for an overrun is lent.
+        let own_end = end - self.tenants[id].pays_in(start, length_ns).min(end - start);
+        if t >= own_end {
+            return self.lend(t, end, None, view);
+        }
+        end = own_end;
+        let lane = &view.lanes[id];
+        let wants_device = view.lanes.wants_device(lane);
+        let cost_ns = lane.queue.peek().map_or(0, |entry| entry.cost_ns);
+        // A request that seems to take longer than the slot is issued nevertheless, or it never would be, unless the
+        // tenant had its slice or an overrun took most of the slot.
+        let is_first = self.tenants[id].served_in != Some(start) && t - start < length_ns / 2;
+        let fits = is_first || view.slices[id].meter.drain_ns(lane.in_device_ns() + cost_ns) <= end - t;
+        if wants_device && fits || !wants_device && self.is_awaited(now, id, end - t, view) {
+            self.tenants[id].served_in = Some(start);
+            return self.begins(t, Current { tenant: id, is_own: true, end, lender: None }, None);
+        }
+        // An owner whose next request does not fit has no use for the rest.
+        self.lend(t, end, owner.filter(|_| !wants_device), view)
+    }
+
+    /// A part of the slot. A tenant without one has requests of at most a piece.
+    fn request_bytes_max(&self, tenant: TenantId, _op: Op, view: View<'_>) -> u64 {
+        let slot_ns = self.slot_ns(tenant);
+        let bytes = view.slices.get(tenant).map_or(0, |habits| habits.meter.bytes_in(slot_ns / REQUEST_PART));
+        bytes.max(if slot_ns == 0 { PIECE } else { super::REQUEST_BYTES_LEAST })
+    }
+
+    fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
+        let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
+        let (slice_ns, loss_ns) = (self.slot_ns(id), meter.loss_ns().unwrap_or(self.settings.switch_ns));
+        let lost_permille = 1000 - tenant.keep_permille.unwrap_or(self.keep_permille()).min(999);
+        let need_ns = || meter.need_ns(lost_permille, self.settings.switch_ns);
+        Some(TenantPlan {
+            slice_ns,
+            round_ns: self.times.round_ns(),
+            loss_ns,
+            efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
+            debt_ns: tenant.debt_ns,
+            need_ns: tenant.is_backlogged.then(need_ns),
+            burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
+            ..TenantPlan::default()
+        })
+    }
+}
+
+impl Follow {
+    /// Lends the disk until `end`, or until the owner of the slot wants it.
+    fn lend(&mut self, t: ClusterNanos, end: ClusterNanos, owner: Option<TenantId>, view: View<'_>) -> Turn {
+        match self.borrower(owner, t, end - t, view) {
+            Some(tenant) => {
+                let most = owner.filter(|&owner| self.is_active(owner, t)).map(|_| 1);
+                self.begins(t, Current { tenant, is_own: false, end, lender: owner }, most)
+            }
+            None => Turn::Nothing(Some(self.times.engine_ns(end)).filter(|_| end < ClusterNanos::MAX)),
+        }
+    }
+}
+
+impl Slicing for Follow {
+    /// Only the owner of the slot in progress is waited for.
+    fn idling(&self, tenant: TenantId) -> Option<Idling> {
+        let is_own = self.current.is_some_and(|current| current.is_own && current.tenant == tenant);
+        is_own.then(|| Idling { most_ns: Nanos::MAX, return_ns: self.return_ns() })
+    }
+
+    /// The owner of the slot has come back.
+    fn interrupts(&mut self, _owner: TenantId, _left_ns: Nanos, view: View<'_>) -> bool {
+        let lender = self.current.and_then(|current| current.lender);
+        lender.is_some_and(|lender| view.lanes.wants_device(&view.lanes[lender]))
+    }
+
+    /// Slices end when their slots do.
+    fn continues(&mut self, _now: Nanos, _tenant: TenantId, _view: View<'_>) -> Option<Nanos> {
+        None
+    }
+
+    fn ended(&mut self, ended: Ended, _view: View<'_>) {
+        let Ended { tenant: id, left_ns, cause, was_held, .. } = ended;
+        let length_ns = self.slot_ns(id);
+        let Some(current) = self.current.take() else { return };
+        let tenant = &mut self.tenants[id];
+        if left_ns < 0 {
+            tenant.overruns(current.end, left_ns.unsigned_abs(), length_ns);
+        }
+        if current.is_own {
+            tenant.is_backlogged = match cause {
+                Cause::UsedUp | Cause::Enough => true,
+                Cause::Idle => was_held && left_ns < length_ns as i64 / 2,
+                Cause::Interrupted => tenant.is_backlogged,
+            };
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Clusters: schedules, and what clients of striped volumes get.
+
+mod pack;
+mod play;
+mod stripes;
+
+pub use pack::PACK;
+pub use stripes::{FIVE, SERVERS, TENANTS};

@@ -1,0 +1,205 @@
+//! Servers with a disk each, striped tenants, and how the slices of the servers are arranged.
+
+use engine::cluster::pack::{Fraction, Schedule, Servers, Tenant, Wanted, fault, pack};
+use engine::cluster::{Need, Slot, Timetable, round_ns};
+use engine::control::{CacheSpec, TenantSpec, WriteCache};
+use engine::disk::policy::Kind;
+use engine::units::{Nanos, SECOND, Share};
+use sim::bench::Costs;
+use sim::bench::striped::{Client, Striped};
+
+use super::super::loads::Load;
+use super::super::stand::{Rate, Stand, mixed};
+
+/// How often the round is planned anew.
+const PLAN_NS: Nanos = 5 * SECOND;
+/// A schedule is announced so many rounds before it takes effect.
+const AHEAD_ROUNDS: u64 = 2;
+/// Steps of the search for a schedule, which is far more than these small problems need.
+const STEPS: usize = 200;
+
+/// How the slices of the servers are arranged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slices {
+    /// There are none.
+    None,
+    /// Each server has its own round.
+    Own,
+    /// At the same time on all servers of a tenant.
+    Together,
+}
+
+/// A striped tenant.
+#[derive(Clone, Debug)]
+pub struct Striper {
+    /// How many servers it is striped over.
+    pub servers: usize,
+    pub share: Fraction,
+    /// The stripe unit, bytes.
+    pub unit: u64,
+    /// First byte and bytes on each server's disk.
+    pub start: u64,
+    pub bytes: u64,
+    pub write_cache: WriteCache,
+    /// Its partition on each server; `None`: as the server plans.
+    pub cache: Option<u64>,
+    pub load: Load,
+}
+
+impl Striper {
+    fn share(&self) -> f64 {
+        f64::from(self.share.over) / f64::from(self.share.under)
+    }
+}
+
+/// A cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub stand: Stand,
+    pub servers: usize,
+    pub tenants: Vec<Striper>,
+    /// By how much the clock of a server is ahead of the true time.
+    pub clocks: fn(server: usize, now: Nanos) -> i64,
+}
+
+/// The result of a run.
+pub struct Seen {
+    /// By tenant.
+    pub rates: Vec<Rate>,
+    pub r_cluster: f64,
+    pub round_ns: Nanos,
+    /// Changes of the round in the counted time.
+    pub changes: u32,
+}
+
+/// Clocks without an error.
+pub fn exact(_: usize, _: Nanos) -> i64 {
+    0
+}
+
+impl Cluster {
+    /// The schedule of all tenants.
+    fn schedule(&self) -> Result<Schedule, String> {
+        let tenants: Vec<Tenant> = self
+            .tenants
+            .iter()
+            .map(|tenant| Tenant { servers: tenant.servers, share: tenant.share, pinned: None })
+            .collect();
+        let mut steps = 0..STEPS;
+        let wanted = Wanted { least: 0.5, enough: 1.0, seed: 1 };
+        let schedule =
+            pack(self.servers, &tenants, wanted, || steps.next().is_some()).map_err(|why| why.to_string())?;
+        match fault(self.servers, &tenants, &schedule) {
+            Some(fault) => Err(fault.to_string()),
+            None => Ok(schedule),
+        }
+    }
+
+    fn client(&self, at: usize, servers: &Servers, seed: u64) -> Result<Client, String> {
+        let tenant = &self.tenants[at];
+        let bytes = tenant.bytes / tenant.unit * tenant.unit;
+        let load = tenant.load.workload(bytes * tenant.servers as u64, mixed(seed, at))?;
+        Ok(Client {
+            servers: servers.iter().collect(),
+            unit: tenant.unit,
+            start: tenant.start,
+            bytes,
+            write_cache: tenant.write_cache,
+            tenant: TenantSpec {
+                share: Share::from_ppb((tenant.share() * 1e9) as u64),
+                cache: tenant.cache.map_or(CacheSpec::Trial, CacheSpec::Asked),
+                ..TenantSpec::default()
+            },
+            load,
+        })
+    }
+
+    /// Runs the tenants of these numbers.
+    pub fn run(&self, present: &[usize], slices: Slices, seed: u64) -> Result<Seen, String> {
+        let schedule = self.schedule()?;
+        let policy = if slices == Slices::None { Kind::None } else { Kind::Insulated };
+        let stand = Stand { policy, ..self.stand.clone() };
+        let servers = (0..self.servers).map(|at| Ok((stand.config(mixed(seed, at)), stand.drive()?)));
+        let servers = servers.collect::<Result<Vec<_>, String>>()?;
+        let clients = present.iter().map(|&at| self.client(at, &schedule.slots[at].servers, seed));
+        let mut striped = Striped::new(Costs::default(), servers, clients.collect::<Result<_, _>>()?)?;
+        let mut rates = vec![Rate::new(&stand); present.len()];
+        let mut failed = None;
+        let mut round = None;
+        let (mut version, mut changes) = (0, 0);
+        let end = stand.warm_up_ns + stand.counted_ns;
+        while striped.now() < end {
+            if slices == Slices::Together {
+                (0..self.servers).try_for_each(|at| striped.set_clock(at, (self.clocks)(at, striped.now())))?;
+                let planned = self.round(&mut striped, &schedule, present, round)?;
+                if round.replace(planned) != Some(planned) {
+                    version += 1;
+                    changes += u32::from(striped.now() >= stand.warm_up_ns);
+                    let begins_ns = striped.now() + AHEAD_ROUNDS * planned;
+                    for at in 0..self.servers {
+                        striped.set_timetable(
+                            at,
+                            timetable(&striped, &schedule, present, at, version, begins_ns, planned),
+                        )?;
+                    }
+                }
+            }
+            let until = (striped.now() / PLAN_NS + 1) * PLAN_NS;
+            striped.run(until.min(end), |done| {
+                failed = failed.or(done.failed.then_some(done));
+                rates[done.volume].count(&done, stand.warm_up_ns);
+            });
+        }
+        match failed {
+            Some(done) => Err(format!("{done:?} failed on disks without faults")),
+            None => Ok(Seen { rates, r_cluster: schedule.r_cluster, round_ns: round.unwrap_or(0), changes }),
+        }
+    }
+
+    /// The round that the servers' measurements ask for.
+    fn round(
+        &self,
+        striped: &mut Striped,
+        schedule: &Schedule,
+        present: &[usize],
+        before: Option<Nanos>,
+    ) -> Result<Nanos, String> {
+        let switch_need_ns = self.stand.switch_ns * 1000 / u64::from(1000 - self.stand.insulation_permille);
+        let mut needs = Vec::new();
+        for server in 0..self.servers {
+            let snapshot = striped.snapshot(server)?;
+            for (client, &at) in present.iter().enumerate() {
+                let Some(tenant) = striped.tenant(server, client) else { continue };
+                let plan = snapshot.tenants.iter().find(|stats| stats.tenant == tenant).and_then(|stats| stats.plan);
+                let slice_ns = plan.and_then(|plan| plan.need_ns).unwrap_or(switch_need_ns);
+                needs.push(Need { slice_ns, length: schedule.slots[at].length });
+            }
+        }
+        Ok(round_ns(before, needs, self.stand.round_max_ns))
+    }
+}
+
+/// A server's part of the schedule.
+fn timetable(
+    striped: &Striped,
+    schedule: &Schedule,
+    present: &[usize],
+    server: usize,
+    version: u64,
+    begins_ns: Nanos,
+    round_ns: Nanos,
+) -> Timetable {
+    let mut slots: Vec<Slot> = present
+        .iter()
+        .enumerate()
+        .filter_map(|(client, &at)| {
+            let (tenant, slot) = (striped.tenant(server, client)?, &schedule.slots[at]);
+            let ns = |part: f64| (part * round_ns as f64) as Nanos;
+            let start_ns = ns(slot.start);
+            let length_ns = ns(slot.start + slot.length) - start_ns;
+            Some(Slot { tenant, start_ns, length_ns, is_striped: slot.servers.len() > 1 })
+        })
+        .collect();
+    slots.sort_by_key(|slot| slot.start_ns);
+    Timetable { version, begins_ns, round_ns, slots }
+}
