@@ -13,6 +13,8 @@
 //!   (`../../slices/gap.rs`): a client of a striped volume waits for its slowest server between two requests.
 //! - When the next request of the owner does not fit into the rest of its slot, or the rest pays for an overrun, the next
 //!   slot begins at once. So what one tenant leaves of its slot the next one has, and leaves as much of its own.
+//! - An overrun is a debt as far as the tenant has not left as much before. Requests vary, so that each tenant exceeds
+//!   some slices by a little; if one server shortened the next slot for that, the others would wait for it.
 //! - Time that nobody owns, or that its owner does not use, is lent: to tenants of this server alone first, then to
 //!   striped ones in the order of their slots, which is the same on all servers. While the owner of the slot may come
 //!   back, one request of the borrower is in the device at a time: the owner waits for that one at most. An owner that
@@ -54,29 +56,39 @@ struct Tenant {
     worked: Option<ClusterNanos>,
     /// The last slot in which it had a slice of its own, by its beginning.
     served_in: Option<ClusterNanos>,
-    /// Time by which it exceeded slices, and when the last one of these was to end. Slots that begin later are shorter.
-    debt_ns: Nanos,
+    /// What it left of its slices for the tenants after it, less what it took from them by overruns. If it is negative,
+    /// slots that begin after the last overrun are shorter.
+    balance_ns: i64,
     overran: ClusterNanos,
     /// The slot that is shorter, by its beginning, and by how much.
     pays: Option<(ClusterNanos, Nanos)>,
 }
 
 impl Tenant {
+    /// By how much it has exceeded its slices.
+    fn debt_ns(&self) -> Nanos {
+        self.balance_ns.min(0).unsigned_abs()
+    }
+
     /// By how much its slot that begins at `start` is shorter.
     fn pays_in(&mut self, start: ClusterNanos, length_ns: Nanos) -> Nanos {
         if let Some((_, ns)) = self.pays.take_if(|&mut (paid_in, _)| paid_in != start) {
-            self.debt_ns -= ns.min(self.debt_ns);
+            self.balance_ns = (self.balance_ns + ns as i64).min(0);
         }
-        if self.debt_ns > 0 && self.overran <= start && self.pays.is_none() {
-            self.pays = Some((start, self.debt_ns.min(length_ns)));
+        if self.debt_ns() > 0 && self.overran <= start && self.pays.is_none() {
+            self.pays = Some((start, self.debt_ns().min(length_ns)));
         }
         self.pays.map_or(0, |(_, ns)| ns)
     }
 
-    /// It exceeded a slice that was to end at `end`. A debt is at most a slot.
-    fn overruns(&mut self, end: ClusterNanos, ns: Nanos, length_ns: Nanos) {
-        self.debt_ns = (self.debt_ns + ns).min(length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
-        self.overran = end;
+    /// A slice that was to end at `end` has ended with so much left, in slots of this length. What it leaves counts up
+    /// to a few requests, a debt up to a slot.
+    fn leaves(&mut self, end: ClusterNanos, left_ns: i64, length_ns: Nanos) {
+        let (most, least) = (length_ns / REQUEST_PART, length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
+        self.balance_ns = (self.balance_ns + left_ns).clamp(-(least as i64), most as i64);
+        if left_ns < 0 {
+            self.overran = end;
+        }
     }
 }
 
@@ -253,7 +265,7 @@ impl Policy for Follow {
             round_ns: self.times.round_ns(),
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
-            debt_ns: tenant.debt_ns,
+            debt_ns: tenant.debt_ns(),
             need_ns: tenant.is_backlogged.then(need_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
             ..TenantPlan::default()
@@ -321,8 +333,8 @@ impl Slicing for Follow {
         let length_ns = self.slot_ns(id);
         let Some(current) = self.current.take() else { return };
         let tenant = &mut self.tenants[id];
-        if left_ns < 0 {
-            tenant.overruns(current.end, left_ns.unsigned_abs(), length_ns);
+        if left_ns < 0 || current.is_own && cause == Cause::UsedUp {
+            tenant.leaves(current.end, left_ns, length_ns);
         }
         if current.is_own {
             tenant.is_backlogged = match cause {
