@@ -4,7 +4,9 @@ mod barrier;
 pub mod pack;
 mod round;
 mod timetable;
+mod tour;
 
 pub use barrier::Barrier;
 pub use round::{Need, ROUND_NS_MIN, round_ns};
 pub use timetable::{Clock, ClusterNanos, Slot, Timetable, Unfollowable};
+pub use tour::tour;

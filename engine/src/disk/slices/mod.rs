@@ -113,6 +113,12 @@ impl Habits {
         timeout.flatten().map(|timeout| self.idle_since + timeout)
     }
 
+    /// Whether the tenant is idle, and the disk would idle for it if it had become idle now.
+    pub(crate) fn is_expected_anew(&self, lane: &Lane, idling: Idling) -> bool {
+        let is_idle = lane.is_idle() && self.held_since.is_none();
+        is_idle && self.gap.idle_timeout(0, idling.most_ns, idling.return_ns).is_some()
+    }
+
     /// Whether the tenant is idle, and the disk would idle for it if its slice began now.
     pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane, idling: Idling) -> bool {
         self.held_until(now, lane, idling).is_some()
@@ -145,6 +151,8 @@ pub(crate) struct Slot {
     /// It is time of others that the tenant borrows, with at most so many of its requests in the device at once. It
     /// shows nothing of what the tenant's own slices lose.
     pub(crate) lent: Option<u32>,
+    /// The owner is idle, and has been waiting for other servers: its idle time counts from now on.
+    pub(crate) awaits: bool,
     /// What a context switch costs on this disk.
     pub(crate) switch_ns: Nanos,
 }
@@ -368,6 +376,9 @@ impl Slices {
     pub(super) fn begin(&mut self, now: Nanos, slot: Slot, lanes: &Lanes, books: &mut Books) {
         let owner = slot.tenant;
         let lane = &lanes[owner];
+        if slot.awaits {
+            self.observed[owner].idle_since = now;
+        }
         let meter = &mut self.observed[owner].meter;
         let at_once = lanes.places(lane).saturating_sub(lane.in_device());
         if !lane.queue.is_empty() && slot.lent.is_none() {

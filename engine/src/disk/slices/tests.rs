@@ -36,7 +36,7 @@ impl Policy for Alternate {
             return Turn::Nothing(None);
         };
         self.begun = tenant.0 + 1;
-        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough: self.enough, lent: None, switch_ns: 0 })
+        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough: self.enough, lent: None, awaits: false, switch_ns: 0 })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Servers with a disk each, striped tenants, and how the slices of the servers are arranged.
 
 use engine::cluster::pack::{Fraction, Schedule, Servers, Tenant, Wanted, fault, pack};
-use engine::cluster::{Need, Slot, Timetable, round_ns};
+use engine::cluster::{Need, Slot, Timetable, round_ns, tour};
 use engine::control::{CacheSpec, TenantSpec, WriteCache};
 use engine::disk::policy::Kind;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
@@ -114,19 +114,23 @@ impl Clocks {
 impl Cluster {
     /// The schedule of all tenants.
     fn schedule(&self) -> Result<Schedule, String> {
-        let tenants: Vec<Tenant> = self
-            .tenants
-            .iter()
-            .map(|tenant| Tenant { servers: tenant.servers, share: tenant.share, pinned: None })
-            .collect();
+        // Slices that are alike follow in the order in which the heads travel least.
+        let mut order = Vec::new();
+        tour(self.tenants.iter().map(|tenant| Some(tenant.start)).enumerate(), &mut order);
+        let asked = |&at: &usize| {
+            let Striper { servers, share, .. } = self.tenants[at];
+            Tenant { servers, share, pinned: None }
+        };
+        let tenants: Vec<Tenant> = order.iter().map(asked).collect();
         let mut steps = 0..STEPS;
         let wanted = Wanted { least: 0.5, enough: 1.0, seed: 1 };
-        let schedule =
-            pack(self.servers, &tenants, wanted, || steps.next().is_some()).map_err(|why| why.to_string())?;
-        match fault(self.servers, &tenants, &schedule) {
-            Some(fault) => Err(fault.to_string()),
-            None => Ok(schedule),
+        let found = pack(self.servers, &tenants, wanted, || steps.next().is_some()).map_err(|why| why.to_string())?;
+        if let Some(fault) = fault(self.servers, &tenants, &found) {
+            return Err(fault.to_string());
         }
+        let mut slots = found.slots.clone();
+        order.iter().zip(found.slots).for_each(|(&at, slot)| slots[at] = slot);
+        Ok(Schedule { slots, ..found })
     }
 
     fn client(&self, at: usize, servers: &Servers, seed: u64) -> Result<Client, String> {
@@ -222,17 +226,6 @@ impl Cluster {
         for (client, &at) in present.iter().enumerate() {
             let barrier = striped.barrier(client).and_then(|barrier| barrier.need_ns(lost_permille));
             needs.extend(barrier.map(|slice_ns| Need { slice_ns, length: schedule.slots[at].length }));
-        }
-        if std::env::var_os("DEBUG_ROUND").is_some() {
-            let loss: Vec<_> =
-                (0..present.len()).map(|c| striped.barrier(c).and_then(|b| b.loss_ns()).map(|l| l / 1000)).collect();
-            eprintln!(
-                "{:?} {:?} {:?} {:?}",
-                striped.now() / SECOND,
-                before.map(|b| b / 1_000_000),
-                needs.iter().map(|n| n.slice_ns / 1_000_000).collect::<Vec<_>>(),
-                loss
-            );
         }
         Ok(round_ns(before, needs, self.stand.round_max_ns))
     }

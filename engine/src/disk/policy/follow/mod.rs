@@ -136,11 +136,11 @@ impl Follow {
     }
 
     /// The slice of a tenant until `end`.
-    fn begins(&mut self, t: ClusterNanos, current: Current, most: Option<u32>) -> Turn {
+    fn begins(&mut self, t: ClusterNanos, current: Current, most: Option<u32>) -> Slot {
         self.current = Some(current);
         let Current { tenant, end, is_own, .. } = current;
         let lent = if is_own { None } else { Some(most.unwrap_or(u32::MAX)) };
-        Turn::Slice(Slot { tenant, ns: end - t, enough: None, lent, switch_ns: self.settings.switch_ns })
+        Slot { tenant, ns: end - t, enough: None, lent, awaits: false, switch_ns: self.settings.switch_ns }
     }
 
     /// The tenant to which the disk is lent for `left_ns`: the first that has a request which ends by then.
@@ -160,12 +160,6 @@ impl Follow {
         let has_none = |&tenant: &TenantId| self.times.slots().all(|slot| slot.tenant != tenant);
         let others = self.tenants.iter().map(|(tenant, _)| tenant).filter(has_none);
         slots(false).chain(others).chain(slots(true)).find(borrows)
-    }
-
-    /// Whether the disk idles for the owner of the slot that ends at `end`.
-    fn is_awaited(&self, now: Nanos, owner: TenantId, left_ns: Nanos, view: View<'_>) -> bool {
-        let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };
-        view.slices[owner].is_expected(now, &view.lanes[owner], idling)
     }
 
     /// The disk time that it takes to have the owner of a slot back while the disk is lent: the switch there and back,
@@ -291,11 +285,18 @@ impl Follow {
         // tenant had its slice or an overrun took most of the slot.
         let is_first = self.tenants[owner].served_in != Some(slot.start) && left_ns > slot.length_ns / 2;
         let fits = is_first || view.slices[owner].meter.drain_ns(lane.in_device_ns() + cost_ns) <= left_ns;
-        if wants_device && !fits || !wants_device && !self.is_awaited(now, owner, left_ns, view) {
+        // The client of a striped volume may wait for another server since its last slot, and have its next request
+        // here as soon as that one has answered.
+        let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };
+        let may_wait = self.tenants[owner].served_in != Some(slot.start) && slot.is_striped && self.is_active(owner, t);
+        let awaits = !wants_device && may_wait && view.slices[owner].is_expected_anew(lane, idling);
+        let is_awaited = awaits || !wants_device && view.slices[owner].is_expected(now, lane, idling);
+        if !(wants_device && fits || is_awaited) {
             return None;
         }
         self.tenants[owner].served_in = Some(slot.start);
-        Some(self.begins(t, Current { tenant: owner, is_own: true, end, lender: None }, None))
+        let slice = self.begins(t, Current { tenant: owner, is_own: true, end, lender: None }, None);
+        Some(Turn::Slice(Slot { awaits, ..slice }))
     }
 
     /// Lends the disk until `end`, or until the owner of the slot wants it.
@@ -303,7 +304,7 @@ impl Follow {
         match self.borrower(owner, t, end - t, view) {
             Some(tenant) => {
                 let most = owner.filter(|&owner| self.is_active(owner, t)).map(|_| 1);
-                self.begins(t, Current { tenant, is_own: false, end, lender: owner }, most)
+                Turn::Slice(self.begins(t, Current { tenant, is_own: false, end, lender: owner }, most))
             }
             None => Turn::Nothing(Some(self.times.engine_ns(end)).filter(|_| end < ClusterNanos::MAX)),
         }

@@ -15,6 +15,8 @@ pub(super) struct At {
     pub(super) end: ClusterNanos,
     /// Length of the slot.
     pub(super) length_ns: Nanos,
+    /// Its tenant has slots on other servers at the same time.
+    pub(super) is_striped: bool,
 }
 
 /// The schedules and the clock.
@@ -83,7 +85,7 @@ impl Times {
     pub(super) fn at(&self, t: ClusterNanos) -> At {
         let changes = self.next.as_ref().map_or(ClusterNanos::MAX, |next| next.begins_ns);
         let Some(present) = &self.present else {
-            return At { owner: None, start: t, end: changes, length_ns: 0 };
+            return At { owner: None, start: t, end: changes, length_ns: 0, is_striped: false };
         };
         let (round_ns, at) = (present.round_ns, phase(present, t));
         // A slot of the last round may still be in progress.
@@ -91,13 +93,14 @@ impl Times {
         let begun = begun.or(present.slots.last().map(|slot| (slot, at + round_ns - slot.start_ns)));
         let next_ns = present.slots.iter().find(|slot| slot.start_ns > at).map(|slot| slot.start_ns - at);
         let next_ns = next_ns.or(present.slots.first().map(|slot| slot.start_ns + round_ns - at)).unwrap_or(round_ns);
-        let (owner, start, left_ns, length_ns) = match begun {
+        let (owner, start, left_ns, length_ns, is_striped) = match begun {
             Some((slot, past_ns)) if past_ns < slot.length_ns => {
-                (Some(slot.tenant), t.saturating_sub(past_ns), slot.length_ns - past_ns, slot.length_ns)
+                let start = t.saturating_sub(past_ns);
+                (Some(slot.tenant), start, slot.length_ns - past_ns, slot.length_ns, slot.is_striped)
             }
-            Some((slot, past_ns)) => (None, t.saturating_sub(past_ns - slot.length_ns), next_ns, 0),
-            None => (None, t, next_ns, 0),
+            Some((slot, past_ns)) => (None, t.saturating_sub(past_ns - slot.length_ns), next_ns, 0, false),
+            None => (None, t, next_ns, 0, false),
         };
-        At { owner, start, end: t.saturating_add(left_ns).min(changes.max(t)), length_ns }
+        At { owner, start, end: t.saturating_add(left_ns).min(changes.max(t)), length_ns, is_striped }
     }
 }

@@ -6,7 +6,7 @@
 //!                     + credit: time that was left of earlier slices; below 0 if they were exceeded
 //! ```
 //!
-//! - The order of slices follows from where the tenants' data is (`order.rs`).
+//! - The order of slices follows from where the tenants' data is (`cluster/tour.rs`).
 //! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`).
 //! - The overrun of a slice is subtracted from the tenant's next ones, and time left because the next request did not
 //!   fit is added: deficits, as in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the
@@ -21,12 +21,12 @@
 
 mod guarantee;
 mod interrupt;
-mod order;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use super::{Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, Turn};
+use crate::cluster::tour;
 use crate::disk::Op;
 use crate::disk::queue::Entry;
 use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
@@ -204,7 +204,7 @@ impl Insulated {
     /// none; new tenants come last.
     fn arrange(&mut self) {
         let last = self.order.get(self.at).copied();
-        order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.tour);
+        tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.tour);
         if self.rounds.guarantees == 0 {
             self.order.clone_from(&self.tour);
             let found = self.order.iter().position(|&id| Some(id) == last);
@@ -314,7 +314,7 @@ impl Insulated {
 
     /// A slot of another length than the tenant's own slice.
     fn slot(&self, tenant: TenantId, ns: Nanos) -> Slot {
-        Slot { tenant, ns, enough: None, lent: None, switch_ns: self.settings.switch_ns }
+        Slot { tenant, ns, enough: None, lent: None, awaits: false, switch_ns: self.settings.switch_ns }
     }
 
     /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released,

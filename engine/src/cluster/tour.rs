@@ -14,10 +14,8 @@
 //! Downside: with few tenants all seeks are long, whatever the order. The place of a tenant is that of its first
 //! volume.
 
-use crate::ids::TenantId;
-
 /// Puts tenants, with their places, into the order of their slices.
-pub(super) fn tour(tenants: impl Iterator<Item = (TenantId, Option<u64>)>, order: &mut Vec<TenantId>) {
+pub fn tour<Id: Ord + Copy>(tenants: impl Iterator<Item = (Id, Option<u64>)>, order: &mut Vec<Id>) {
     let mut places: Vec<_> = tenants.map(|(id, place)| (place.unwrap_or(u64::MAX), id)).collect();
     places.sort_unstable();
     let known = places.iter().filter(|&&(place, _)| place < u64::MAX).count();
@@ -30,6 +28,7 @@ pub(super) fn tour(tenants: impl Iterator<Item = (TenantId, Option<u64>)>, order
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::TenantId;
 
     fn toured(places: &[Option<u64>]) -> Vec<u32> {
         let mut order = Vec::new();
