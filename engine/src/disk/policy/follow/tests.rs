@@ -111,10 +111,14 @@ impl Stage {
         self.now = until;
     }
 
-    /// Slices of a tenant from a time on: beginning and end in their rounds, milliseconds.
+    /// Slices of a tenant from a time on: beginning and end in their rounds, milliseconds. A slice begins up to a request
+    /// before its slot, when the next request of the tenant before does not fit; so 7 ms are added to both, and what
+    /// begins at 0 is at 7.
     fn of(&self, tenant: TenantId, from_ms: u64) -> Vec<(u64, u64)> {
         let slices = self.slices.iter().filter(|slice| slice.tenant == tenant && slice.begun >= from_ms * MS);
-        slices.map(|slice| (slice.begun / MS % 1000, (slice.ended / MS - slice.begun / MS / 1000 * 1000))).collect()
+        slices
+            .map(|slice| ((slice.begun / MS + 7) % 1000, slice.ended / MS + 7 - (slice.begun / MS + 7) / 1000 * 1000))
+            .collect()
     }
 }
 
@@ -125,7 +129,8 @@ fn slices_begin_and_end_with_their_slots() {
     for (tenant, begin, end) in [(A, 0, 300), (B, 300, 800), (C, 800, 1000)] {
         let slices = stage.of(tenant, 1000);
         assert!(slices.len() >= 18, "{tenant:?}: {slices:?}");
-        let fits = |&(begun, ended): &(u64, u64)| begun.abs_diff(begin) <= 7 && ended + 8 >= end && ended <= end + 7;
+        let fits =
+            |&(begun, ended): &(u64, u64)| (begin..=begin + 14).contains(&begun) && (end..=end + 14).contains(&ended);
         assert!(slices.iter().all(fits), "{tenant:?}: {slices:?}");
     }
     assert!(stage.served[1] > 2 * stage.served[2] && stage.served[0] > stage.served[2], "{:?}", stage.served);
@@ -145,13 +150,13 @@ fn an_overrun_shortens_the_next_slice_and_the_overrunner_s_next_one() {
     stage.run(13_000);
     let begins = |tenant| stage.of(tenant, 10_290).iter().map(|slice| slice.0).collect::<Vec<_>>();
     let (late, next) = (begins(B)[0], begins(C)[0]);
-    assert!((380..=410).contains(&late) && (600..=607).contains(&next), "B at {late}, C at {next}");
+    assert!((387..=417).contains(&late) && (600..=614).contains(&next), "B at {late}, C at {next}");
     let ends: Vec<u64> = stage.of(A, 11_000).iter().map(|slice| slice.1).collect();
-    // 87 ms less, and what the long request has made the disk expect of the last one.
-    assert!((100..=213).contains(&ends[0]), "A's next slice ends at {}", ends[0]);
+    // 87 ms less, a request more or less, and what the long request has made the disk expect of the last one.
+    assert!((107..=230).contains(&ends[0]), "A's next slice ends at {}", ends[0]);
     assert!(ends[1] > ends[0], "the debt is paid: {ends:?}");
     // What A pays is lent to B, which follows.
-    assert!(stage.of(B, 11_000)[0].0 < 215, "{:?}", stage.of(B, 11_000));
+    assert!(stage.of(B, 11_000)[0].0 < 222, "{:?}", stage.of(B, 11_000));
 }
 
 #[test]
@@ -207,10 +212,10 @@ fn a_schedule_takes_effect_when_it_begins() {
     stage.scheduler.policy.set_timetable(stage.now, &timetable(2, 5_300, &[slot(B, 0, 500), slot(A, 500, 500)]));
     stage.run(9_000);
     let begins = |tenant, from| stage.of(tenant, from).iter().map(|slice| slice.0).collect::<Vec<_>>();
-    assert!(begins(B, 3_200)[..2].iter().all(|at| (500..=507).contains(at)), "{:?}", begins(B, 3_200));
+    assert!(begins(B, 3_200)[..2].iter().all(|at| (500..=514).contains(at)), "{:?}", begins(B, 3_200));
     // In the middle of A's slot the other schedule begins.
-    assert!(begins(B, 5_290).iter().all(|at| (300..=307).contains(at)), "{:?}", begins(B, 5_290));
-    assert!(begins(A, 5_310).iter().all(|at| (800..=807).contains(at)), "{:?}", begins(A, 5_310));
+    assert!(begins(B, 5_290).iter().all(|at| (300..=314).contains(at)), "{:?}", begins(B, 5_290));
+    assert!(begins(A, 5_310).iter().all(|at| (800..=814).contains(at)), "{:?}", begins(A, 5_310));
 }
 
 #[test]
@@ -220,7 +225,7 @@ fn a_clock_that_is_set_moves_the_slices() {
     stage.scheduler.set_clock(stage.now, Clock { ahead_ns: AHEAD + 200 * MS as i64 });
     stage.run(7_000);
     let begins: Vec<u64> = stage.of(B, 4_000).iter().map(|slice| slice.0).collect();
-    assert!(begins.len() >= 2 && begins.iter().all(|at| (300..=307).contains(at)), "{begins:?}");
+    assert!(begins.len() >= 2 && begins.iter().all(|at| (300..=314).contains(at)), "{begins:?}");
 }
 
 #[test]
