@@ -1,5 +1,6 @@
 //! Several servers: one schedule of slices for all of them. `pack` finds it, `disk/policy/follow` keeps a disk to it.
 
+pub mod file;
 pub mod pack;
 mod round;
 mod timetable;

@@ -1,14 +1,14 @@
-//! The description of a cluster, a JSON file.
+//! The description of a cluster and the schedule for it, as JSON: what `aerogel-lab pack` and `aerogel cluster plan`
+//! read and print.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, ensure};
-use engine::cluster::pack::{Fraction, Refused, SERVERS_MAX, Servers, Tenant};
 use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::pack::{self, Fraction, Refused, SERVERS_MAX, Schedule, Servers, Tenant, Wanted};
 
 /// A cluster and its tenants.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub struct Description {
     /// How many servers it has.
     pub servers: usize,
     /// Their servers and shares.
@@ -31,52 +31,95 @@ struct Asked {
 }
 
 /// Most tenants of a cluster.
-const TENANTS_MAX: usize = 1024;
+pub const TENANTS_MAX: usize = 1024;
 
-impl Cluster {
-    pub(super) fn read(path: &Path) -> Result<Cluster> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        Cluster::parse(&text).with_context(|| path.display().to_string())
-    }
+/// Why a text is not the description of a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It is not the JSON that is expected.
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+    /// More tenants than are packed.
+    #[error("{0} tenants: at most {TENANTS_MAX} are packed")]
+    Tenants(usize),
+    /// A share that is none.
+    #[error("the share of tenant {0}: {1}")]
+    Share(usize, FractionError),
+    /// A server beyond the largest cluster.
+    #[error("tenant {0} is pinned to server {1}: a cluster has {SERVERS_MAX} at most")]
+    Server(usize, usize),
+    /// A server that is named twice.
+    #[error("tenant {0} is pinned to server {1} twice")]
+    Twice(usize, usize),
+}
 
-    fn parse(text: &str) -> Result<Cluster> {
+/// Why a text is not a share.
+#[derive(Debug, thiserror::Error)]
+pub enum FractionError {
+    /// It is no number, or out of bounds.
+    #[error("{0:?} is not more than 0 and at most 1: say it as 1/3, 0.25 or 25%")]
+    Value(String),
+    /// It is more exact than lengths of slices are.
+    #[error("{0:?} has too many digits: at most 7 count")]
+    Digits(String),
+}
+
+impl Description {
+    /// Parses a description.
+    pub fn parse(text: &str) -> Result<Description, FileError> {
         let File { servers, tenants } = serde_json::from_str(text)?;
-        ensure!(tenants.len() <= TENANTS_MAX, "{} tenants: at most {TENANTS_MAX} are packed", tenants.len());
+        if tenants.len() > TENANTS_MAX {
+            return Err(FileError::Tenants(tenants.len()));
+        }
         let tenant = |(at, asked): (usize, Asked)| {
-            let share = fraction(&asked.share).with_context(|| format!("the share of tenant {at}"))?;
+            let share = fraction(&asked.share).map_err(|why| FileError::Share(at, why))?;
             let pinned = asked.pinned.map(|on| pinned(at, &on)).transpose()?;
             Ok(Tenant { servers: asked.servers, share, pinned })
         };
-        let tenants = tenants.into_iter().enumerate().map(tenant).collect::<Result<_>>()?;
-        Ok(Cluster { servers, tenants })
+        let tenants = tenants.into_iter().enumerate().map(tenant).collect::<Result<_, FileError>>()?;
+        Ok(Description { servers, tenants })
+    }
+
+    /// The schedule with the greatest R of the cluster that is found while `go_on` says so, or the reason why there is
+    /// none, with what to do.
+    pub fn pack(&self, wanted: Wanted, go_on: impl FnMut() -> bool) -> Result<Schedule, String> {
+        let schedule =
+            pack::pack(self.servers, &self.tenants, wanted, go_on).map_err(|why| told(&why, wanted.least))?;
+        match pack::fault(self.servers, &self.tenants, &schedule) {
+            Some(fault) => Err(format!("a schedule was found that is wrong: {fault}")),
+            None => Ok(schedule),
+        }
     }
 }
 
-fn pinned(tenant: usize, on: &[usize]) -> Result<Servers> {
+fn pinned(tenant: usize, on: &[usize]) -> Result<Servers, FileError> {
     for (at, server) in on.iter().enumerate() {
-        ensure!(
-            *server < SERVERS_MAX,
-            "tenant {tenant} is pinned to server {server}: a cluster has {SERVERS_MAX} at most"
-        );
-        ensure!(!on[..at].contains(server), "tenant {tenant} is pinned to server {server} twice");
+        if *server >= SERVERS_MAX {
+            return Err(FileError::Server(tenant, *server));
+        }
+        if on[..at].contains(server) {
+            return Err(FileError::Twice(tenant, *server));
+        }
     }
     Ok(on.iter().copied().collect())
 }
 
 /// A share, exact: `1/3`, `0.25` or `25%`.
-fn fraction(text: &str) -> Result<Fraction> {
-    let wrong = || anyhow!("{text:?} is not more than 0 and at most 1: say it as 1/3, 0.25 or 25%");
+pub fn fraction(text: &str) -> Result<Fraction, FractionError> {
+    let wrong = || FractionError::Value(text.to_owned());
     let (over, under) = match (text.split_once('/'), text.strip_suffix('%')) {
         (Some((over, under)), _) => (whole(over).ok_or_else(wrong)?, whole(under).ok_or_else(wrong)?),
         (None, Some(percent)) => decimal(percent).map(|(over, under)| (over, under * 100)).ok_or_else(wrong)?,
         (None, None) => decimal(text).ok_or_else(wrong)?,
     };
-    ensure!(over > 0 && over <= under, wrong());
+    if over == 0 || over > under {
+        return Err(wrong());
+    }
     let (mut a, mut b) = (over, under);
     while b > 0 {
         (a, b) = (b, a % b);
     }
-    let part = |of: u64| u32::try_from(of / a).map_err(|_| anyhow!("{text:?} has too many digits: at most 7 count"));
+    let part = |of: u64| u32::try_from(of / a).map_err(|_| FractionError::Digits(text.to_owned()));
     Ok(Fraction { over: part(over)?, under: part(under)? })
 }
 
@@ -97,7 +140,7 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Why there is no schedule, and what to do.
-pub(super) fn told(why: &Refused, least: f64) -> String {
+fn told(why: &Refused, least: f64) -> String {
     let remedy = match why {
         Refused::Load(_) => "; ask for smaller shares, more servers, or a lower --least",
         Refused::ServerLoad { .. } => "; move one of them, or ask for smaller shares or a lower --least",
@@ -109,6 +152,25 @@ pub(super) fn told(why: &Refused, least: f64) -> String {
         Refused::Load(_) | Refused::ServerLoad { .. } => format!("{why}, which is too much for R = {least}{remedy}"),
         _ => format!("{why}{remedy}"),
     }
+}
+
+/// A schedule as JSON.
+pub fn value(schedule: &Schedule) -> Value {
+    let slots = schedule.slots.iter().enumerate().map(|(tenant, slot)| {
+        let servers: Vec<usize> = slot.servers.iter().collect();
+        json!({"tenant": tenant, "start": slot.start, "length": slot.length, "servers": servers})
+    });
+    json!({"r_cluster": schedule.r_cluster, "slots": slots.collect::<Value>()})
+}
+
+/// A schedule as a table.
+pub fn table(schedule: &Schedule) -> String {
+    let mut text = format!("R of the cluster: {:.3}\n\ntenant   start  length  servers\n", schedule.r_cluster);
+    for (tenant, slot) in schedule.slots.iter().enumerate() {
+        let servers: Vec<String> = slot.servers.iter().map(|server| server.to_string()).collect();
+        text += &format!("{tenant:>6}  {:>6.4}  {:>6.4}  {}\n", slot.start, slot.length, servers.join(" "));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -133,10 +195,10 @@ mod tests {
     #[test]
     fn a_cluster_is_read_or_refused_with_the_reason() {
         let text = r#"{"servers": 9, "tenants": [{"servers": 3, "share": "1/3", "pinned": [0, 4, 7]}]}"#;
-        let cluster = Cluster::parse(text).expect("it is as the manual says");
+        let cluster = Description::parse(text).expect("it is as the manual says");
         assert_eq!((cluster.servers, cluster.tenants[0].servers), (9, 3));
         assert_eq!(cluster.tenants[0].pinned, Some([0, 4, 7].into_iter().collect()));
-        let why = |text: &str| format!("{:#}", Cluster::parse(text).expect_err("refused"));
+        let why = |text: &str| Description::parse(text).expect_err("refused").to_string();
         assert!(why(&text.replace("4, 7", "0, 7")).contains("tenant 0 is pinned to server 0 twice"));
         assert!(why(&text.replace("4, 7", "4, 999")).contains("server 999"));
         assert!(why(&text.replace("1/3", "x")).contains("the share of tenant 0"));
