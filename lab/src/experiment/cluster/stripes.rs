@@ -4,6 +4,7 @@ use engine::cluster::pack::Fraction;
 use engine::control::WriteCache;
 use engine::units::SECOND;
 use serde_json::json;
+use sim::load::Stream;
 
 use super::super::chart::{self, Group};
 use super::super::stand::{Stand, mean, random};
@@ -55,8 +56,9 @@ fn cacheless(context: &Context) -> Result<Stand, String> {
 
 /// Random reads of a fragment from each server.
 fn reader(servers: usize, share: Fraction, depth: u32, start: u64, bytes: u64) -> Striper {
-    let io_bytes = FRAGMENT * servers as u64;
-    let load = sim::load::Stream { io_bytes, ..random(depth) }.into();
+    let bytes_each = FRAGMENT * servers as u64;
+    let sizes = vec![(1, bytes_each)];
+    let load = Stream { align_bytes: bytes_each, sizes, ..random(depth) }.into();
     let (unit, write_cache, cache) = (FRAGMENT, WriteCache::Volatile, Some(CACHELESS_TENANT));
     Striper { servers, share, unit, start, bytes, write_cache, cache, load }
 }
@@ -131,7 +133,7 @@ fn figure(context: &Context, clusters: Vec<(String, Cluster)>, axis: &str) -> Re
 
 fn servers(context: &Context) -> Result<Outcome, String> {
     let stand = cacheless(context)?;
-    let bytes = stand.drive()?.bytes() * 2 / 5;
+    let bytes = stand.drive()?.bytes() * 2 / 5 / FRAGMENT * FRAGMENT;
     let third = Fraction { over: 1, under: 3 };
     let counts: &[usize] = if context.quick { &[1, 4, 10] } else { &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
     let clusters = counts.iter().map(|&count| {
@@ -148,8 +150,8 @@ fn tenants(context: &Context) -> Result<Outcome, String> {
     let counts: &[usize] = if context.quick { &[2, 5, 10] } else { &[2, 3, 4, 5, 6, 7, 8, 9, 10] };
     let clusters = counts.iter().map(|&count| {
         let share = Fraction { over: 1, under: count as u32 };
-        let bytes = disk / 10;
-        let tenants = (0..count as u64).map(|at| reader(3, share, 1, at * bytes / FRAGMENT * FRAGMENT, bytes));
+        let bytes = disk / 10 / FRAGMENT * FRAGMENT;
+        let tenants = (0..count as u64).map(|at| reader(3, share, 1, at * bytes, bytes));
         (count.to_string(), Cluster { stand: stand.clone(), servers: 3, tenants: tenants.collect(), clocks: exact })
     });
     figure(context, clusters.collect(), "tenants")
