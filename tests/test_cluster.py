@@ -7,11 +7,12 @@ import threading
 
 import nbd
 
+from harness import places
 from harness.case import ServerCase
 from harness.certificates import Authority
 from harness.document import Document
 from harness.etcd import Etcd
-from harness.server import MIB
+from harness.server import MIB, run
 from harness.wait import until
 
 # For `tests/run.py`: much of its time is spent waiting.
@@ -135,6 +136,33 @@ class Members(ClusterCase):
         self.assertIn("takes part in no cluster", server.refused("cluster", "status"))
         self.assertIn("--cluster", server.refused("volume", "create", "v", "1MiB", "--servers", "2", "--share", "1/4"))
 
+    def test_a_server_without_a_good_clock_gets_no_striped_volumes(self):
+        good, bad = self.join("s1"), self.join("s2", more='clock_error_max = "50us"')
+        self.know([good, bad])
+        self.assertIn("trusted, 100 us: TOO INEXACT", good.cli("cluster", "status").stdout)
+        refused = good.refused("volume", "create", "v", "1MiB", "--servers", "2", "--share", "1/4")
+        self.assertIn("'s2': its clock is not synchronised well enough", refused)
+        refused = good.refused("volume", "create", "v", "1MiB", "--on", "s1,s2", "--share", "1/4")
+        self.assertIn("server 's2' cannot take a part of volume 'v': its clock", refused)
+        good.cli("volume", "create", "v", "1MiB", "--on", "s2", "--share", "1/4")
+
+    def test_a_plan_is_that_of_the_laboratory(self):
+        file = self.scratch / "cluster.json"
+        tenants = [{"servers": 2, "share": "1/2", "pinned": [0, 2]}, {"servers": 1, "share": "25%"}]
+        file.write_text(json.dumps({"servers": 3, "tenants": tenants}))
+        planned = json.loads(run(places.binary(), "cluster", "plan", file, "--json").stdout)
+        self.assertEqual(planned, json.loads(run(places.lab(), "pack", file, "--json").stdout))
+        self.assertEqual((planned["r_cluster"], planned["slots"][0]["servers"]), (1.0, [0, 2]))
+        self.assertIn("R of the cluster: 1.000", run(places.binary(), "cluster", "plan", file).stdout)
+        file.write_text(json.dumps({"servers": 1, "tenants": [{"servers": 1, "share": "3/4"}] * 2}))
+        done = run(places.binary(), "cluster", "plan", file, check=False)
+        self.assertEqual((done.returncode, "too much for R = 0.9" in done.stderr), (1, True), done.stderr)
+        file.write_text(json.dumps({"servers": 1, "tenants": [{"servers": 1, "part": "3/4"}]}))
+        done = run(places.binary(), "cluster", "plan", file, check=False)
+        self.assertEqual((done.returncode, "unknown field `part`" in done.stderr), (2, True), done.stderr)
+        done = run(places.binary(), "cluster", "plan", self.scratch / "absent", check=False)
+        self.assertEqual((done.returncode, "absent" in done.stderr), (2, True), done.stderr)
+
     def test_a_server_that_is_drained_gets_no_volumes(self):
         servers = self.three()
         self.assertIn("no new volumes, and has none", servers[0].cli("cluster", "drain", "s2").stdout)
@@ -222,6 +250,7 @@ class Volumes(ClusterCase):
         self.assertEqual([self.schedule(server) for server in servers], [schedule] * 3)
         (slot,) = schedule["slots"]
         self.assertAlmostEqual(slot["length_ns"], schedule["round_ns"] / 3, delta=2)
+        self.follows(servers[0], "big", schedule)
         self.assertIn("big", servers[0].cli("cluster", "schedule").stdout)
         picture = self.scratch / "schedule.svg"
         servers[0].cli("cluster", "schedule", "--svg", picture)
@@ -236,6 +265,20 @@ class Volumes(ClusterCase):
         self.assertEqual(servers[1].json("cluster", "status")["volumes"], [])
         self.assertEqual(self.schedule(servers[0])["slots"], [])
         servers[1].cli(*words)
+
+    def follows(self, server, volume, schedule):
+        """Waits until the disk of a server has the slices of the schedule."""
+        (slot,) = (slot for slot in schedule["slots"] if slot["volume"] == volume)
+        until(
+            "the disk to follow",
+            lambda: self.slice(server, volume) == (slot["length_ns"] // 10**6, schedule["round_ns"] // 10**6),
+            10,
+        )
+
+    def slice(self, server, volume):
+        """The slice and the round of a volume, ms."""
+        slice = server.json("volume", "show", volume)["slice"]
+        return int(slice["seconds"] * 1000 + 1e-6), int(slice["round_seconds"] * 1000 + 1e-6)
 
     def answers_as_documented(self, server):
         status, body = server.get("/openapi.json")
@@ -397,6 +440,21 @@ class Failures(ClusterCase):
         self.assertEqual(server.process.wait(20), -signal.SIGKILL, server.log_tail())
         self.joined(server.start())
         self.assertEqual(self.whole_or_not([server]), ("v",))
+
+    def test_a_server_dies_when_it_has_deleted_its_part(self):
+        servers = self.three()
+        victim = servers[1]
+        servers[0].cli("volume", "create", "v", "3MiB", "--servers", "3", "--share", "1/3")
+        self.assertEqual(victim.stop(), 0)
+        victim.start(env={**os.environ, "AEROGEL_FAILPOINT": "deleted"})
+        self.know(servers)
+        said = servers[0].cli("volume", "delete", "v", "--yes").stdout
+        self.assertIn("server 's2' has not deleted its part yet", said)
+        self.assertEqual(victim.process.wait(20), -signal.SIGKILL, victim.log_tail())
+        self.assertEqual([volume["deleting"] for volume in servers[0].json("cluster", "status")["volumes"]], [True])
+        victim.start()
+        self.assertEqual(self.whole_or_not(servers), ())
+        servers[0].cli("volume", "create", "v", "3MiB", "--servers", "3", "--share", "1/3")
 
     def test_a_server_dies_and_stays_away(self):
         servers, victim, creation = self.dies("created", 1)

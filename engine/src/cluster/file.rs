@@ -1,8 +1,7 @@
-//! The description of a cluster and the schedule for it, as JSON: what `aerogel-lab pack` and `aerogel cluster plan`
-//! read and print.
+//! The description of a cluster and the schedule for it, in the form of the JSON that `aerogel-lab pack` and `aerogel
+//! cluster plan` read and print.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::pack::{self, Fraction, Refused, SERVERS_MAX, Schedule, Servers, Tenant, Wanted};
 
@@ -15,14 +14,15 @@ pub struct Description {
     pub tenants: Vec<Tenant>,
 }
 
-#[derive(Deserialize)]
+/// The form of a description; what it says may be impossible.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub struct File {
     servers: usize,
     tenants: Vec<Asked>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
     servers: usize,
@@ -36,9 +36,6 @@ pub const TENANTS_MAX: usize = 1024;
 /// Why a text is not the description of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is not the JSON that is expected.
-    #[error(transparent)]
-    Syntax(#[from] serde_json::Error),
     /// More tenants than are packed.
     #[error("{0} tenants: at most {TENANTS_MAX} are packed")]
     Tenants(usize),
@@ -64,10 +61,10 @@ pub enum FractionError {
     Digits(String),
 }
 
-impl Description {
-    /// Parses a description.
-    pub fn parse(text: &str) -> Result<Description, FileError> {
-        let File { servers, tenants } = serde_json::from_str(text)?;
+impl TryFrom<File> for Description {
+    type Error = FileError;
+
+    fn try_from(File { servers, tenants }: File) -> Result<Description, FileError> {
         if tenants.len() > TENANTS_MAX {
             return Err(FileError::Tenants(tenants.len()));
         }
@@ -79,7 +76,9 @@ impl Description {
         let tenants = tenants.into_iter().enumerate().map(tenant).collect::<Result<_, FileError>>()?;
         Ok(Description { servers, tenants })
     }
+}
 
+impl Description {
     /// The schedule with the greatest R of the cluster that is found while `go_on` says so, or the reason why there is
     /// none, with what to do.
     pub fn pack(&self, wanted: Wanted, go_on: impl FnMut() -> bool) -> Result<Schedule, String> {
@@ -154,13 +153,31 @@ fn told(why: &Refused, least: f64) -> String {
     }
 }
 
-/// A schedule as JSON.
-pub fn value(schedule: &Schedule) -> Value {
-    let slots = schedule.slots.iter().enumerate().map(|(tenant, slot)| {
-        let servers: Vec<usize> = slot.servers.iter().collect();
-        json!({"tenant": tenant, "start": slot.start, "length": slot.length, "servers": servers})
-    });
-    json!({"r_cluster": schedule.r_cluster, "slots": slots.collect::<Value>()})
+/// The form of a schedule.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    r_cluster: f64,
+    slots: Vec<Place>,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    tenant: usize,
+    start: f64,
+    length: f64,
+    servers: Vec<usize>,
+}
+
+impl From<&Schedule> for Answer {
+    fn from(schedule: &Schedule) -> Answer {
+        let place = |(tenant, slot): (usize, &pack::Slot)| Place {
+            tenant,
+            start: slot.start,
+            length: slot.length,
+            servers: slot.servers.iter().collect(),
+        };
+        Answer { r_cluster: schedule.r_cluster, slots: schedule.slots.iter().enumerate().map(place).collect() }
+    }
 }
 
 /// A schedule as a table.
@@ -193,15 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_read_or_refused_with_the_reason() {
-        let text = r#"{"servers": 9, "tenants": [{"servers": 3, "share": "1/3", "pinned": [0, 4, 7]}]}"#;
-        let cluster = Description::parse(text).expect("it is as the manual says");
+    fn a_description_is_taken_or_refused_with_the_reason() {
+        let file = |share: &str, on: &[usize]| File {
+            servers: 9,
+            tenants: vec![Asked { servers: 3, share: share.into(), pinned: Some(on.to_vec()) }],
+        };
+        let cluster = Description::try_from(file("1/3", &[0, 4, 7])).expect("it is possible");
         assert_eq!((cluster.servers, cluster.tenants[0].servers), (9, 3));
         assert_eq!(cluster.tenants[0].pinned, Some([0, 4, 7].into_iter().collect()));
-        let why = |text: &str| Description::parse(text).expect_err("refused").to_string();
-        assert!(why(&text.replace("4, 7", "0, 7")).contains("tenant 0 is pinned to server 0 twice"));
-        assert!(why(&text.replace("4, 7", "4, 999")).contains("server 999"));
-        assert!(why(&text.replace("1/3", "x")).contains("the share of tenant 0"));
-        assert!(why(&text.replace("\"share\"", "\"part\"")).contains("part"));
+        let why = |share: &str, on: &[usize]| Description::try_from(file(share, on)).expect_err("refused").to_string();
+        assert!(why("1/3", &[0, 0, 7]).contains("tenant 0 is pinned to server 0 twice"));
+        assert!(why("1/3", &[0, 4, 999]).contains("server 999"));
+        assert!(why("x", &[0]).contains("the share of tenant 0"));
+        let tenant = || Asked { servers: 1, share: "1".into(), pinned: None };
+        let many = File { servers: 1, tenants: (0..=TENANTS_MAX).map(|_| tenant()).collect() };
+        assert!(Description::try_from(many).expect_err("refused").to_string().contains("at most 1024"));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use engine::cluster::file::{self, Description};
+use engine::cluster::file::{Answer, Description, File, table};
 use engine::cluster::pack::Wanted;
 
 /// Pack the slices of striped volumes: one schedule in which each has its slice at the same time on all its servers
@@ -47,7 +47,8 @@ impl PackArgs {
             .map_err(|_| anyhow::anyhow!("--seconds {}: say a number of seconds, such as 0.9", self.seconds))?;
         let named = || self.file.display().to_string();
         let text = std::fs::read_to_string(&self.file).with_context(|| format!("{} cannot be read", named()))?;
-        let cluster = Description::parse(&text).with_context(named)?;
+        let file: File = serde_json::from_str(&text).with_context(named)?;
+        let cluster = Description::try_from(file).with_context(named)?;
         let wanted = Wanted { least: self.least, enough: self.enough, seed: self.seed };
         let began = Instant::now();
         let schedule = cluster.pack(wanted, || began.elapsed() < limit);
@@ -57,8 +58,8 @@ impl PackArgs {
             std::fs::write(path, svg).with_context(|| format!("{} cannot be written", path.display()))?;
         }
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&file::value(&schedule))?),
-            false => print!("{}", file::table(&schedule)),
+            true => println!("{}", serde_json::to_string_pretty(&Answer::from(&schedule))?),
+            false => print!("{}", table(&schedule)),
         }
         Ok(())
     }

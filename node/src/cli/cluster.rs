@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use engine::cluster::file::{self, Description};
+use engine::cluster::file::{Answer, Description, File, table};
 use engine::cluster::pack::Wanted;
 use hyper::Method;
+use serde_json::json;
 
 use super::arguments::{ClusterArgs, ClusterVerb, PlanArgs};
 use super::request::{Picture, Request};
@@ -63,9 +64,10 @@ fn planned(arguments: &PlanArgs, json: bool) -> Result<String, Unplanned> {
         .map_err(|_| wrong(format!("--seconds {seconds}: say a number of seconds, such as 0.9")))?;
     let of_file = |why: String| format!("{}: {why}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(of_file(error.to_string())))?;
-    let cluster = Description::parse(&text).map_err(|error| wrong(of_file(error.to_string())))?;
+    let file: File = serde_json::from_str(&text).map_err(|error| wrong(of_file(error.to_string())))?;
+    let cluster = Description::try_from(file).map_err(|error| wrong(of_file(error.to_string())))?;
     let (wanted, began) = (Wanted { least: *least, enough: 1.0, seed: *seed }, Instant::now());
     let schedule = cluster.pack(wanted, || began.elapsed() < limit);
     let schedule = schedule.map_err(|why| Unplanned { error: of_file(why), code: 1 })?;
-    Ok(if json { format!("{:#}\n", file::value(&schedule)) } else { file::table(&schedule) })
+    Ok(if json { format!("{:#}\n", json!(Answer::from(&schedule))) } else { table(&schedule) })
 }

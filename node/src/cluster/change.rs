@@ -26,7 +26,7 @@ const STRIPES: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
 /// Between two attempts to begin a change while another one is being made.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long the answer waits, after the commit, until all servers serve their parts.
-const SERVED_TIMEOUT: Duration = Duration::from_secs(5);
+const SERVED_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much longer than the change itself its outcome is waited for.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -175,12 +175,10 @@ impl Cluster {
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "deleted").await?;
             let later: Vec<Name> = volume.servers.iter().filter(|server| away.contains(*server)).cloned().collect();
-            if later.is_empty() {
-                self.gone(name, volume.uuid).await;
-            }
-            let message = match later.is_empty() {
-                true => format!("volume '{name}' is deleted on {}", on(&volume.servers)),
-                false => format!("volume '{name}' is deleted; {} will delete its part when it is back", on(&later)),
+            let message = match (&later[..], self.gone(name, volume, &later).await) {
+                ([], None) => format!("volume '{name}' is deleted on {}", on(&volume.servers)),
+                (_, None) => format!("volume '{name}' is deleted; {} will delete its part when it is back", on(&later)),
+                (_, Some(left)) => format!("volume '{name}' is deleted; {left} has not deleted its part yet"),
             };
             return Ok(Done { message, volume: None, disk: None, tenant: None });
         }
@@ -360,14 +358,24 @@ impl Cluster {
         }
     }
 
-    /// Waits for some time until all servers have deleted their parts.
-    async fn gone(&self, name: &Name, uuid: Uuid) {
+    /// Waits for some time until all servers, except those that are away, have deleted their parts. Returns those that
+    /// have not.
+    async fn gone(&self, name: &Name, volume: &Volume, away: &[Name]) -> Option<String> {
         let mut images = self.image.subscribe();
         let until = Instant::now() + SERVED_TIMEOUT;
-        let is_there = |image: &Image| image.volumes.get(name).is_some_and(|volume| volume.uuid == uuid);
-        while images.borrow_and_update().as_ref().is_some_and(|image| is_there(image)) {
+        let left = |image: &Image| {
+            let is_there = image.volumes.get(name).is_some_and(|known| known.uuid == volume.uuid);
+            let has_part = |server: &&Name| !image.gone.contains(&(volume.uuid, (*server).clone()));
+            let servers = volume.servers.iter().filter(|server| is_there && !away.contains(server));
+            servers.filter(has_part).cloned().collect::<Vec<_>>()
+        };
+        loop {
+            let left = images.borrow_and_update().as_ref().map(|image| left(image)).unwrap_or_default();
+            if left.is_empty() {
+                return None;
+            }
             if timeout_at(until, images.changed()).await.is_err() {
-                return;
+                return Some(on(&left));
             }
         }
     }
