@@ -162,7 +162,7 @@ impl Cluster {
                 return Err(ClusterError::Deleting(name.clone(), waits_for(&image, volume)));
             }
             let schedule = without(&image.schedule(), name);
-            let schedule = Schedule { version: schedule.version + 1, ..schedule };
+            let schedule = Schedule { version: image.next_version(), ..schedule };
             let named = volume.servers.iter().chain(schedule.slots.iter().flat_map(|slot| &slot.servers));
             let (here, away): (BTreeSet<Name>, BTreeSet<Name>) =
                 named.cloned().partition(|server| image.alive.contains_key(server));
@@ -184,9 +184,13 @@ impl Cluster {
         }
     }
 
-    /// From now on a server gets no new volumes; or it does again.
+    /// From now on a server gets no new volumes; or it does again. One that does not run and has no volumes is removed.
     pub async fn drain(&self, server: &Name, undo: bool) -> Result<Done, ClusterError> {
         let etcd = self.etcd()?;
+        if !undo && self.removed(&etcd, server).await? {
+            let message = format!("server '{server}' does not run and has no volumes: it is removed from the cluster");
+            return Ok(Done { message, volume: None, disk: None, tenant: None });
+        }
         let key = format!("draining/{server}");
         let mark = if undo { etcd.remove(&key) } else { etcd.put(&key, &serde_json::json!({}), None) };
         let marked = etcd.transact(vec![etcd.exists(&format!("members/{server}"))], vec![mark]).await.map_err(down)?;
@@ -208,6 +212,19 @@ impl Cluster {
             ),
         };
         Ok(Done { message, volume: None, disk: None, tenant: None })
+    }
+
+    /// Removes a server that does not run and has no volumes, and says whether it was one.
+    async fn removed(&self, etcd: &Etcd, server: &Name) -> Result<bool, ClusterError> {
+        let image = etcd.image().await.map_err(down)?;
+        let is_known = image.members.contains_key(server);
+        if !is_known || image.alive.contains_key(server) || image.volumes_of(server).next().is_some() {
+            return Ok(false);
+        }
+        // It gets no volume meanwhile: only servers that run do.
+        let keys = ["members", "draining", "versions"].map(|of| etcd.remove(&format!("{of}/{server}")));
+        let when = vec![etcd.unchanged(&format!("alive/{server}"), 0)];
+        Ok(etcd.transact(when, keys.into()).await.map_err(down)?.is_some())
     }
 
     /// Servers and a schedule for a request.
@@ -238,7 +255,7 @@ impl Cluster {
         let placed = tokio::task::spawn_blocking(move || known.place(&candidates, &wish));
         let placed = placed.await.map_err(Error::Task)?.map_err(|why| ClusterError::no_place(name, why))?;
         let Placed { servers, schedule } = placed;
-        let schedule = Schedule { version: image.schedule().version + 1, ..schedule };
+        let schedule = Schedule { version: image.next_version(), ..schedule };
         let volume = Volume { uuid: Uuid::new_v4(), size, member_size, stripe, share, servers, deleting: false };
         Ok(Planned { volume, schedule })
     }

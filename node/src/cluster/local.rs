@@ -11,8 +11,8 @@ use super::etcd::{Etcd, EtcdError};
 use super::failpoint::failpoint;
 use super::records::{Ack, Change, Image, What};
 use super::{Cluster, Doing};
-use crate::control::Error;
 use crate::control::view::CreateVolume;
+use crate::control::{Error, PartFacts};
 use crate::quantity::{Name, Size};
 use crate::store::spec::Part;
 
@@ -101,14 +101,11 @@ impl Cluster {
     /// Does this server's share of a change, so that it can be committed; or says why that is impossible.
     async fn prepare(&self, change: &Change) -> Result<(), String> {
         let disk = self.state().disk.as_ref().map(|(disk, _)| disk.clone()).ok_or("it has no disk")?;
-        self.control.parts(&disk)?;
+        let parts = self.control.parts(&disk)?;
+        self.check_parts(change, &parts)?;
         let has = self.version();
         if change.schedule.version <= has {
-            return Err(format!(
-                "it has version {has} of the schedule, and never takes a lower one than {}: was etcd restored from a \
-                 backup?",
-                has + 1
-            ));
+            return Err(format!("it has version {has} of the schedule, and never takes a lower one"));
         }
         match &change.what {
             What::Create { volume, request } if volume.servers.contains(&self.settings.name) => {
@@ -139,6 +136,23 @@ impl Cluster {
             What::Create { .. } | What::Delete { .. } => {}
         }
         self.check_timetable(&change.schedule)
+    }
+}
+
+impl Cluster {
+    /// Refuses a schedule without a volume that has data here: etcd may have been restored from a backup.
+    fn check_parts(&self, change: &Change, parts: &BTreeMap<Name, PartFacts>) -> Result<(), String> {
+        let has_slot = |name: &Name| change.schedule.slots.iter().any(|slot| slot.volume == *name);
+        let is_known = |name: &Name| has_slot(name) || change.volume == *name;
+        let image = self.image();
+        let is_going = |name: &Name| image.iter().any(|it| it.volumes.get(name).is_some_and(|volume| volume.deleting));
+        match parts.iter().find(|(name, facts)| facts.part.committed && !is_known(name) && !is_going(name)) {
+            Some((name, _)) => Err(format!(
+                "it has a part of volume '{name}', which etcd does not know: restore a newer backup of etcd, or delete \
+                 that part with `aerogel volume delete {name} --yes --force` on this server"
+            )),
+            None => Ok(()),
+        }
     }
 }
 

@@ -259,6 +259,13 @@ impl Image {
         self.schedule.as_ref().map_or(0, |(_, revision)| *revision)
     }
 
+    /// The version of the next schedule: above all that servers have, even if etcd was restored from a backup.
+    pub fn next_version(&self) -> u64 {
+        let alive = self.alive.values().map(|alive| alive.version);
+        let known = self.schedule.iter().map(|(schedule, _)| schedule.version);
+        1 + alive.chain(self.versions.values().copied()).chain(known).max().unwrap_or(0)
+    }
+
     /// Volumes with a part on a server.
     pub fn volumes_of(&self, server: &Name) -> impl Iterator<Item = (&Name, &Volume)> {
         self.volumes.iter().filter(move |(_, volume)| volume.servers.contains(server))

@@ -52,7 +52,7 @@ use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;
 
-pub use cluster::{DiskFacts, Follower};
+pub use cluster::{DiskFacts, Follower, PartFacts};
 pub use disks::SIM;
 pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason};
 #[cfg(test)]
