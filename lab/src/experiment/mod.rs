@@ -79,6 +79,8 @@ pub const ALL: &[Experiment] = &[
     cluster::SERVERS,
     cluster::TENANTS,
     cluster::FIVE,
+    cluster::MIXED,
+    cluster::CLOCKS,
 ];
 
 /// One experiment.

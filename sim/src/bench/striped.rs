@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use engine::Config;
-use engine::cluster::{Clock, Timetable};
+use engine::cluster::{Barrier, Clock, Slot, Timetable};
 use engine::control::{Command, Snapshot, TenantSpec, WriteCache};
 use engine::ids::TenantId;
 use engine::units::Nanos;
@@ -28,8 +28,8 @@ pub struct Client {
     pub servers: Vec<usize>,
     /// The stripe unit, bytes.
     pub unit: u64,
-    /// First byte on the drives of the servers.
-    pub start: u64,
+    /// First byte on the drive of each of them.
+    pub starts: Vec<u64>,
     /// Bytes on each of them.
     pub bytes: u64,
     /// When writes are acknowledged.
@@ -52,6 +52,8 @@ struct Stripes {
     unit: u64,
     load: Workload,
     pending: BTreeMap<u64, Pending>,
+    /// What it loses of its slots, once it has some.
+    barrier: Option<Barrier>,
 }
 
 /// The part of the range `offset`, `bytes` of a volume on `legs` servers that is on server `leg`: its first byte there,
@@ -84,7 +86,8 @@ impl Striped {
             let own: Vec<usize> = (0..clients.len()).filter(|&client| clients[client].servers.contains(&at)).collect();
             let tenants: Vec<TenantSpec> = own.iter().map(|&client| clients[client].tenant).collect();
             let volumes = own.iter().enumerate().map(|(tenant, &client)| {
-                let Client { start, bytes, write_cache, .. } = clients[client];
+                let Client { bytes, write_cache, ref servers, ref starts, .. } = clients[client];
+                let start = starts[servers.iter().position(|&server| server == at).expect("it is there")];
                 Volume { tenant, start, bytes, write_cache, load: Workload::new(Vec::new(), 0) }
             });
             let mut bench = Bench::new(config, drive, costs, &tenants, volumes.collect())?;
@@ -97,6 +100,7 @@ impl Striped {
             unit: client.unit,
             load: client.load,
             pending: BTreeMap::new(),
+            barrier: None,
         };
         Ok(Striped { benches, guests, clients: clients.into_iter().map(of).collect(), now: 0 })
     }
@@ -132,6 +136,9 @@ impl Striped {
     fn ask(&mut self, number: usize) {
         let client = &mut self.clients[number];
         while let Some(request) = client.load.next(self.now) {
+            if let Some(barrier) = &mut client.barrier {
+                barrier.asked(self.now);
+            }
             let legs = client.servers.len() as u64;
             let mut fragments = 0;
             for (leg, &server) in (0..).zip(&client.servers) {
@@ -160,6 +167,9 @@ impl Striped {
         }
         let Pending { request, failed, .. } = client.pending.remove(&fragment.request.id).expect("just seen");
         client.load.completed(self.now, request.id);
+        if let Some(barrier) = &mut client.barrier {
+            barrier.completed(self.now, client.pending.len());
+        }
         done(Done { volume: fragment.volume, request, done_ns: self.now, failed });
         self.ask(fragment.volume);
     }
@@ -182,6 +192,19 @@ impl Striped {
     /// Gives a server its part of the schedule.
     pub fn set_timetable(&mut self, server: usize, timetable: Timetable) -> Result<(), String> {
         self.benches[server].command(Command::SetTimetable(Some(Box::new(timetable))))
+    }
+
+    /// A client's slot.
+    pub fn set_slot(&mut self, client: usize, timetable: &Timetable, slot: Slot) {
+        match &mut self.clients[client].barrier {
+            Some(barrier) => barrier.set(timetable, slot),
+            none => *none = Some(Barrier::new(timetable, slot)),
+        }
+    }
+
+    /// What a client loses of its slots.
+    pub fn barrier(&self, client: usize) -> Option<&Barrier> {
+        self.clients[client].barrier.as_ref()
     }
 
     /// The clock of a server is ahead of the true time by so much.

@@ -4,15 +4,18 @@ use engine::cluster::pack::{Fraction, Schedule, Servers, Tenant, Wanted, fault, 
 use engine::cluster::{Need, Slot, Timetable, round_ns};
 use engine::control::{CacheSpec, TenantSpec, WriteCache};
 use engine::disk::policy::Kind;
-use engine::units::{Nanos, SECOND, Share};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 use sim::bench::Costs;
 use sim::bench::striped::{Client, Striped};
 
 use super::super::loads::Load;
 use super::super::stand::{Rate, Stand, mixed};
 
-/// How often the round is planned anew.
+/// How often the round is planned anew, and clocks are set.
 const PLAN_NS: Nanos = 5 * SECOND;
+const CLOCK_NS: Nanos = SECOND;
+/// Blocks by which the places of a volume differ on different servers, less than this: several tracks.
+const TURNED: u64 = 1024;
 /// A schedule is announced so many rounds before it takes effect.
 const AHEAD_ROUNDS: u64 = 2;
 /// Steps of the search for a schedule, which is far more than these small problems need.
@@ -58,8 +61,7 @@ pub struct Cluster {
     pub stand: Stand,
     pub servers: usize,
     pub tenants: Vec<Striper>,
-    /// By how much the clock of a server is ahead of the true time.
-    pub clocks: fn(server: usize, now: Nanos) -> i64,
+    pub clocks: Clocks,
 }
 
 /// The result of a run.
@@ -72,9 +74,41 @@ pub struct Seen {
     pub changes: u32,
 }
 
-/// Clocks without an error.
-pub fn exact(_: usize, _: Nanos) -> i64 {
-    0
+/// How clocks differ from the true time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clocks {
+    /// They do not.
+    Exact,
+    /// Every second one is ahead by so much.
+    Offset(Nanos),
+    /// Every second one is 50 ppm fast and the others 50 ppm slow, and all are set right each 64 s.
+    Drift,
+    /// All are stepped by [`STEP`] each [`STEP_NS`].
+    AllStepped,
+    /// One is stepped by [`STEP`] each [`STEP_NS`], and set right a second later.
+    OneStepped,
+}
+
+pub const STEP_NS: Nanos = 30 * SECOND;
+const STEP: i64 = 300 * MILLISECOND as i64;
+const DRIFT_PPM: i64 = 50;
+const SET_RIGHT_NS: Nanos = 64 * SECOND;
+
+impl Clocks {
+    /// By how much the clock of a server is ahead of the true time.
+    fn ahead_ns(self, server: usize, now: Nanos) -> i64 {
+        let is_second = server % 2 == 1;
+        match self {
+            Clocks::Exact => 0,
+            Clocks::Offset(ns) => ns as i64 * i64::from(is_second),
+            Clocks::Drift => {
+                let drift = (now % SET_RIGHT_NS) as i64 / 1_000_000 * DRIFT_PPM;
+                if is_second { drift } else { -drift }
+            }
+            Clocks::AllStepped => (now / STEP_NS) as i64 * STEP,
+            Clocks::OneStepped => STEP * i64::from(server == 0 && now % STEP_NS < SECOND),
+        }
+    }
 }
 
 impl Cluster {
@@ -99,10 +133,12 @@ impl Cluster {
         let tenant = &self.tenants[at];
         let bytes = tenant.bytes / tenant.unit * tenant.unit;
         let load = tenant.load.workload(bytes * tenant.servers as u64, mixed(seed, at))?;
+        let servers: Vec<usize> = servers.iter().collect();
         Ok(Client {
-            servers: servers.iter().collect(),
+            // Drives turn independently of one another: where a fragment is on its track differs from server to server.
+            starts: servers.iter().map(|&server| tenant.start + mixed(seed, server) % TURNED * BLOCK).collect(),
+            servers,
             unit: tenant.unit,
-            start: tenant.start,
             bytes,
             write_cache: tenant.write_cache,
             tenant: TenantSpec {
@@ -130,21 +166,27 @@ impl Cluster {
         let end = stand.warm_up_ns + stand.counted_ns;
         while striped.now() < end {
             if slices == Slices::Together {
-                (0..self.servers).try_for_each(|at| striped.set_clock(at, (self.clocks)(at, striped.now())))?;
+                (0..self.servers).try_for_each(|at| striped.set_clock(at, self.clocks.ahead_ns(at, striped.now())))?;
+            }
+            if slices == Slices::Together && striped.now().is_multiple_of(PLAN_NS) {
                 let planned = self.round(&mut striped, &schedule, present, round)?;
                 if round.replace(planned) != Some(planned) {
                     version += 1;
                     changes += u32::from(striped.now() >= stand.warm_up_ns);
                     let begins_ns = striped.now() + AHEAD_ROUNDS * planned;
                     for at in 0..self.servers {
-                        striped.set_timetable(
-                            at,
-                            timetable(&striped, &schedule, present, at, version, begins_ns, planned),
-                        )?;
+                        let of = timetable(&striped, &schedule, present, at, version, begins_ns, planned);
+                        for client in 0..present.len() {
+                            let tenant = striped.tenant(at, client);
+                            if let Some(&slot) = of.slots.iter().find(|slot| Some(slot.tenant) == tenant) {
+                                striped.set_slot(client, &of, slot);
+                            }
+                        }
+                        striped.set_timetable(at, of)?;
                     }
                 }
             }
-            let until = (striped.now() / PLAN_NS + 1) * PLAN_NS;
+            let until = striped.now() + CLOCK_NS;
             striped.run(until.min(end), |done| {
                 failed = failed.or(done.failed.then_some(done));
                 rates[done.volume].count(&done, stand.warm_up_ns);
@@ -164,7 +206,9 @@ impl Cluster {
         present: &[usize],
         before: Option<Nanos>,
     ) -> Result<Nanos, String> {
-        let switch_need_ns = self.stand.switch_ns * 1000 / u64::from(1000 - self.stand.insulation_permille);
+        // As on each server, a quarter of the permitted loss is a reserve.
+        let lost_permille = (1000 - self.stand.insulation_permille) * 3 / 4;
+        let switch_need_ns = self.stand.switch_ns * 1000 / u64::from(lost_permille);
         let mut needs = Vec::new();
         for server in 0..self.servers {
             let snapshot = striped.snapshot(server)?;
@@ -174,6 +218,10 @@ impl Cluster {
                 let slice_ns = plan.and_then(|plan| plan.need_ns).unwrap_or(switch_need_ns);
                 needs.push(Need { slice_ns, length: schedule.slots[at].length });
             }
+        }
+        for (client, &at) in present.iter().enumerate() {
+            let barrier = striped.barrier(client).and_then(|barrier| barrier.need_ns(lost_permille));
+            needs.extend(barrier.map(|slice_ns| Need { slice_ns, length: schedule.slots[at].length }));
         }
         Ok(round_ns(before, needs, self.stand.round_max_ns))
     }

@@ -2,14 +2,15 @@
 
 use engine::cluster::pack::Fraction;
 use engine::control::WriteCache;
-use engine::units::SECOND;
+use engine::units::{MILLISECOND, SECOND};
 use serde_json::json;
-use sim::load::Stream;
+use sim::load::{Pace, Stream};
 
 use super::super::chart::{self, Group};
-use super::super::stand::{Stand, mean, random};
+use super::super::loads::{Load, Mixture};
+use super::super::stand::{Stand, mean, random, stream};
 use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
-use super::play::{Cluster, Seen, Slices, Striper, exact};
+use super::play::{Clocks, Cluster, STEP_NS, Seen, Slices, Striper};
 
 pub const SERVERS: Experiment = Experiment {
     name: "cluster-servers",
@@ -35,15 +36,40 @@ pub const FIVE: Experiment = Experiment {
     question: "Do the paper's five tenants on ten servers keep R x R of the cluster x share, with caches?",
     setup: "Ten servers with a barracuda-7200.9 and 1 GiB of memory each. Servers, share, bytes, requests outstanding: \
             (7, 1/6, 28 GB, 2), (5, 1/3, 120 GB, 3), (3, 1/2, 96 GB, 1), (5, 1/2, 120 GB, 4), (5, 1/2, 120 GB, 5); \
-            random reads of 4 KiB per server. 1,200 s of warm-up, which fills the caches, then 300 s.",
+            random reads of 4 KiB per server. The first tenant has its data read through once. 600 s of warm-up, then 300 s.",
     paper: "Wachs and Ganger, section 4.4, figure 13.",
     run: five,
+};
+
+pub const MIXED: Experiment = Experiment {
+    name: "cluster-mixed",
+    question: "Do striped streams, writers with flushes and a database keep R x share beside one another?",
+    setup: "Four tenants with share 1/4 on three servers with a barracuda-7200.9 and 256 MiB of memory each, stripe \
+            unit 64 KiB: sequential reads of 1 MiB, 2 outstanding; sequential writes of 1 MiB with a flush after each \
+            8; random requests of 8 KiB, 30 % writes, 8 outstanding; random reads of 12 KiB in units of 4 KiB, 1 \
+            outstanding. 120 s of warm-up, then 120 s.",
+    paper: "Not in the paper.",
+    run: mixed_loads,
+};
+
+pub const CLOCKS: Experiment = Experiment {
+    name: "cluster-clocks",
+    question: "What do clocks that differ cost?",
+    setup: "The tenants of cluster-servers on four servers. Every second server's clock is ahead by 1 % of a slice, by \
+            20 ms, or drifts: 50 ppm fast on these, 50 ppm slow on the others, set right each 64 s. Or the clocks of \
+            all servers are stepped by 300 ms every 30 s; or that of one server, which is set right 1 s later.",
+    paper: "Wachs and Ganger, section 4.1: 0.5 ms do not matter with slices of 140 ms.",
+    run: clocks,
 };
 
 const DISK: &str = "barracuda-7200.9";
 const R: f64 = 0.9;
 /// Bytes of a request for each server.
 const FRAGMENT: u64 = 4096;
+/// By how much the places of a volume may differ from server to server, bytes.
+const PLACES: u64 = 8 << 20;
+/// Stripe unit where requests are larger: the default.
+const UNIT: u64 = 64 << 10;
 /// Memory of a server without caches, and the partition of a tenant: its outstanding requests, several times.
 const CACHELESS: u64 = 32 << 20;
 const CACHELESS_TENANT: u64 = 2 << 20;
@@ -54,11 +80,15 @@ fn cacheless(context: &Context) -> Result<Stand, String> {
     Ok(Stand { memory: CACHELESS, warm_up_ns: 60 * SECOND, counted_ns, prefetch: None, ..stand })
 }
 
+/// Random requests for a fragment from each server.
+fn fragments(servers: usize, depth: u32) -> Stream {
+    let bytes = FRAGMENT * servers as u64;
+    Stream { align_bytes: bytes, sizes: vec![(1, bytes)], ..random(depth) }
+}
+
 /// Random reads of a fragment from each server.
 fn reader(servers: usize, share: Fraction, depth: u32, start: u64, bytes: u64) -> Striper {
-    let bytes_each = FRAGMENT * servers as u64;
-    let sizes = vec![(1, bytes_each)];
-    let load = Stream { align_bytes: bytes_each, sizes, ..random(depth) }.into();
+    let load = fragments(servers, depth).into();
     let (unit, write_cache, cache) = (FRAGMENT, WriteCache::Volatile, Some(CACHELESS_TENANT));
     Striper { servers, share, unit, start, bytes, write_cache, cache, load }
 }
@@ -131,15 +161,19 @@ fn figure(context: &Context, clusters: Vec<(String, Cluster)>, axis: &str) -> Re
     Ok(Outcome { claims, data: rows.into(), pictures, ..Outcome::default() })
 }
 
+/// The tenants of the paper's figure 11: the first and the third have the same place.
+fn three(servers: usize, bytes: u64) -> Vec<Striper> {
+    let third = Fraction { over: 1, under: 3 };
+    [(1, 0), (4, bytes), (1, 0)].map(|(depth, start)| reader(servers, third, depth, start, bytes)).into()
+}
+
 fn servers(context: &Context) -> Result<Outcome, String> {
     let stand = cacheless(context)?;
     let bytes = stand.drive()?.bytes() * 2 / 5 / FRAGMENT * FRAGMENT;
-    let third = Fraction { over: 1, under: 3 };
     let counts: &[usize] = if context.quick { &[1, 4, 10] } else { &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
     let clusters = counts.iter().map(|&count| {
-        let tenants = [(1, 0), (4, bytes), (1, 0)];
-        let tenants = tenants.map(|(depth, start)| reader(count, third, depth, start, bytes)).into();
-        (count.to_string(), Cluster { stand: stand.clone(), servers: count, tenants, clocks: exact })
+        let tenants = three(count, bytes);
+        (count.to_string(), Cluster { stand: stand.clone(), servers: count, tenants, clocks: Clocks::Exact })
     });
     figure(context, clusters.collect(), "servers")
 }
@@ -150,32 +184,115 @@ fn tenants(context: &Context) -> Result<Outcome, String> {
     let counts: &[usize] = if context.quick { &[2, 5, 10] } else { &[2, 3, 4, 5, 6, 7, 8, 9, 10] };
     let clusters = counts.iter().map(|&count| {
         let share = Fraction { over: 1, under: count as u32 };
-        let bytes = disk / 10 / FRAGMENT * FRAGMENT;
+        let bytes = (disk / 10 - PLACES) / FRAGMENT * FRAGMENT;
         let tenants = (0..count as u64).map(|at| reader(3, share, 1, at * bytes, bytes));
-        (count.to_string(), Cluster { stand: stand.clone(), servers: 3, tenants: tenants.collect(), clocks: exact })
+        (
+            count.to_string(),
+            Cluster { stand: stand.clone(), servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact },
+        )
     });
     figure(context, clusters.collect(), "tenants")
 }
 
 fn five(context: &Context) -> Result<Outcome, String> {
     let stand = Stand::new(DISK, false).probed()?;
-    let (warm_up_ns, counted_ns) = if context.quick { (600, 60) } else { (1_200, 300) }.into();
-    let stand = Stand {
-        memory: 1 << 30,
-        warm_up_ns: warm_up_ns * SECOND,
-        counted_ns: counted_ns * SECOND,
-        prefetch: None,
-        ..stand
-    };
+    let counted_ns = if context.quick { 60 } else { 300 } * SECOND;
+    let stand = Stand { memory: 1 << 30, warm_up_ns: 600 * SECOND, counted_ns, prefetch: None, ..stand };
     let described =
-        [(7, (1, 6), 28, 2), (5, (1, 3), 120, 3), (3, (1, 2), 96, 1), (5, (1, 2), 120, 4), (5, (1, 2), 120, 5)];
+        [(7usize, (1, 6), 28, 2), (5, (1, 3), 120, 3), (3, (1, 2), 96, 1), (5, (1, 2), 120, 4), (5, (1, 2), 120, 5)];
     let mut start = 0;
     let tenants = described.map(|(servers, (over, under), gigabytes, depth)| {
         let bytes = (gigabytes * 1_000_000_000 / servers as u64) / FRAGMENT * FRAGMENT;
-        let tenant = Striper { cache: None, ..reader(servers, Fraction { over, under }, depth, start, bytes) };
+        // The first one's data is a few times as large as the caches, which are full from the beginning.
+        let warm_bytes = if servers == 7 { 7 * stand.memory } else { 0 };
+        let parts = vec![(1, fragments(servers, depth))];
+        let pace = Pace::Closed { depth, think_ns: 0 };
+        let load = Load::Mixture(Mixture { parts, warm_bytes, updates: false, pace });
+        let reader = reader(servers, Fraction { over, under }, depth, start, bytes);
+        let tenant = Striper { cache: None, load, ..reader };
         start += bytes;
         tenant
     });
-    let cluster = Cluster { stand, servers: 10, tenants: tenants.into(), clocks: exact };
+    let cluster = Cluster { stand, servers: 10, tenants: tenants.into(), clocks: Clocks::Exact };
     figure(context, vec![("five tenants".into(), cluster)], "the paper's five")
+}
+
+fn mixed_loads(context: &Context) -> Result<Outcome, String> {
+    let stand = Stand { memory: 256 << 20, warm_up_ns: 120 * SECOND, ..cacheless(context)? };
+    let bytes = stand.drive()?.bytes() / 5 / UNIT * UNIT;
+    let closed = |depth| Pace::Closed { depth, think_ns: 0 };
+    let sequential = Stream { sizes: vec![(1, 1 << 20)], ..stream() };
+    let loads: [(Load, u64); 4] = [
+        (Stream { pace: closed(2), ..sequential.clone() }.into(), UNIT),
+        (Stream { read_ppm: 0, flush_every: 8, pace: closed(2), ..sequential }.into(), UNIT),
+        (Stream { read_ppm: 700_000, sizes: vec![(1, 8192)], align_bytes: 8192, ..random(8) }.into(), UNIT),
+        (fragments(3, 1).into(), FRAGMENT),
+    ];
+    let quarter = Fraction { over: 1, under: 4 };
+    let tenants = (0..).zip(loads).map(|(at, (load, unit))| {
+        let reader = reader(3, quarter, 1, at * bytes, bytes);
+        Striper { unit, cache: None, load, ..reader }
+    });
+    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
+    figure(context, vec![("mixed".into(), cluster)], "stream, writer, database, reader")
+}
+
+fn clocks(context: &Context) -> Result<Outcome, String> {
+    let (stand, count) = (cacheless(context)?, 4);
+    let bytes = stand.drive()?.bytes() * 2 / 5 / FRAGMENT * FRAGMENT;
+    let tenants = three(count, bytes);
+    let cluster = |clocks| Cluster { stand: stand.clone(), servers: count, tenants: tenants.clone(), clocks };
+    let exact = cluster(Clocks::Exact);
+    // The slices are as long as with exact clocks.
+    let slice_ns = exact.run(&[0, 1, 2], Slices::Together, context.seeds[0])?.round_ns / 3;
+    let kinds = [
+        ("exact", Clocks::Exact, R),
+        ("1 % of a slice apart", Clocks::Offset(slice_ns / 100), R),
+        ("20 ms apart", Clocks::Offset(20 * MILLISECOND), R - 0.03),
+        ("50 ppm of drift", Clocks::Drift, R),
+        ("all stepped", Clocks::AllStepped, 0.0),
+        ("one stepped for 1 s", Clocks::OneStepped, 0.0),
+    ];
+    let work: Vec<(usize, u64)> =
+        (0..kinds.len()).flat_map(|at| context.seeds.iter().map(move |&seed| (at, seed))).collect();
+    let found = context.parallel(&work, |&(at, seed)| kept(&cluster(kinds[at].1), &[Slices::Together], seed));
+    let found: Vec<Kept> = found.into_iter().collect::<Result<_, _>>()?;
+    let (mut claims, mut rows, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+    let by_kind: Vec<&[Kept]> = found.chunks(context.seeds.len()).collect();
+    let kept_by = |at: usize| -> Vec<f64> { means(by_kind[at])[0].1.iter().map(|kept| kept * 3.0).collect() };
+    let exact = kept_by(0);
+    for (at, &(name, clocks, bound)) in kinds.iter().enumerate() {
+        let kept = kept_by(at);
+        let least = kept.iter().copied().fold(f64::INFINITY, f64::min);
+        let rounds = kept
+            .iter()
+            .zip(&exact)
+            .map(|(kept, exact)| (1.0 - kept / exact) * STEP_NS as f64 / by_kind[at][0].together.round_ns as f64);
+        let rounds = rounds.fold(0.0, f64::max);
+        match clocks {
+            Clocks::AllStepped => {
+                claims.push(Claim::new(
+                    format!("{name}: rounds lost, of the tenant that loses most"),
+                    rounds,
+                    Bound::AtMost(2.0),
+                ));
+            }
+            // During the second in which the clock is wrong, its server is of no use.
+            Clocks::OneStepped => {
+                let wrong = SECOND as f64 / by_kind[at][0].together.round_ns as f64;
+                claims.push(Claim::new(
+                    format!("{name}: rounds lost after that second"),
+                    rounds - wrong,
+                    Bound::AtMost(2.0),
+                ));
+            }
+            _ => claims.push(Claim::new(format!("{name}: least kept, of the share"), least, Bound::AtLeast(bound))),
+        }
+        rows.push(json!({"clocks": name, "kept": kept, "rounds_lost_per_step": rounds}));
+        groups.push(Group { label: name.into(), bars: kept });
+    }
+    let svg = chart::bars("kept, of the share", &["depth 1", "depth 4", "depth 1"], &groups, Some((R, "R")))?;
+    let caption = "Striped tenants on four servers whose clocks differ.".into();
+    let pictures = vec![Picture { name: "kept".into(), caption, svg }];
+    Ok(Outcome { claims, data: rows.into(), pictures, ..Outcome::default() })
 }
