@@ -41,12 +41,20 @@ struct Sums {
     span: f64,
 }
 
-/// The measurement of a client.
-#[derive(Debug)]
-pub struct Barrier {
+/// A slot of each round from a time on.
+#[derive(Clone, Copy, Debug)]
+struct Each {
     slot: Slot,
     begins_ns: ClusterNanos,
     round_ns: Nanos,
+}
+
+/// The measurement of a client.
+#[derive(Debug)]
+pub struct Barrier {
+    each: Each,
+    /// Takes effect when it begins.
+    next: Option<Each>,
     seen: Option<Seen>,
     sums: Sums,
     /// Since when the client has nothing outstanding.
@@ -56,49 +64,56 @@ pub struct Barrier {
 impl Barrier {
     /// A client whose slot is this one of the timetable.
     pub fn new(timetable: &Timetable, slot: Slot) -> Barrier {
-        Barrier {
-            slot,
-            begins_ns: timetable.begins_ns,
-            round_ns: timetable.round_ns,
-            seen: None,
-            sums: Sums::default(),
-            idle_since: None,
-        }
+        let each = Each { slot, begins_ns: timetable.begins_ns, round_ns: timetable.round_ns };
+        Barrier { each, next: None, seen: None, sums: Sums::default(), idle_since: None }
     }
 
-    /// The slot has another place or length from now on. What a slot loses does not depend on its length.
+    /// The slot has another place or length when this timetable takes effect. What a slot loses does not depend on its
+    /// length.
     pub fn set(&mut self, timetable: &Timetable, slot: Slot) {
-        (self.slot, self.begins_ns, self.round_ns) = (slot, timetable.begins_ns, timetable.round_ns);
-        self.seen = None;
+        self.next = Some(Each { slot, begins_ns: timetable.begins_ns, round_ns: timetable.round_ns });
     }
 
-    /// The beginning of the last slot that has begun by `at`.
+    /// By how much a slice may begin before its slot, or end after it.
+    fn around_ns(&self) -> Nanos {
+        let Each { slot, round_ns, .. } = self.each;
+        ((round_ns - slot.length_ns) / 2).min(slot.length_ns / PAUSE_PART)
+    }
+
+    /// The beginning of the last slot whose slice may have begun by `at`.
     fn start(&self, at: ClusterNanos) -> ClusterNanos {
-        let since = i128::from(at) - i128::from(self.begins_ns) - i128::from(self.slot.start_ns);
-        at.saturating_sub(since.rem_euclid(i128::from(self.round_ns)) as Nanos)
+        let Each { slot, begins_ns, round_ns } = self.each;
+        let at = at + self.around_ns();
+        let since = i128::from(at) - i128::from(begins_ns) - i128::from(slot.start_ns);
+        at.saturating_sub(since.rem_euclid(i128::from(round_ns)) as Nanos)
     }
 
-    /// The slot that `at` belongs to: requests that were begun in a slot may complete a little later.
+    /// The slot that `at` belongs to.
     fn enter(&mut self, at: ClusterNanos) -> Option<&mut Seen> {
+        if let Some(next) = self.next.take_if(|next| next.begins_ns <= at) {
+            // A slot in progress is another one from here on.
+            (self.each, self.seen) = (next, None);
+        }
         let start = self.start(at);
         if self.seen.is_none_or(|seen| seen.start != start) {
             self.leave();
             self.seen = Some(Seen { start, ..Seen::default() });
         }
-        let tail_ns = (self.round_ns - self.slot.length_ns).min(self.slot.length_ns / PAUSE_PART);
-        self.seen.as_mut().filter(|seen| at <= seen.start + self.slot.length_ns + tail_ns)
+        let (Each { slot, begins_ns, .. }, around_ns) = (self.each, self.around_ns());
+        let ends = |seen: &Seen| seen.start + slot.length_ns + around_ns;
+        self.seen.as_mut().filter(|seen| at <= ends(seen) && (begins_ns > at || seen.start >= begins_ns))
     }
 
     /// A slot is over: it counts if the client used it.
     fn leave(&mut self) {
         let Some(seen) = self.seen.take() else { return };
-        if seen.completions < 2 || seen.paused_ns > self.slot.length_ns / PAUSE_PART {
+        if seen.completions < 2 || seen.paused_ns > self.each.slot.length_ns / PAUSE_PART {
             return;
         }
         let Sums { slots, time, completions, between, span } = self.sums;
         self.sums = Sums {
             slots: slots * FADE + 1.0,
-            time: time * FADE + self.slot.length_ns as f64,
+            time: time * FADE + self.each.slot.length_ns as f64,
             completions: completions * FADE + f64::from(seen.completions),
             between: between * FADE + f64::from(seen.completions - 1),
             span: span * FADE + (seen.last - seen.first) as f64,
@@ -110,7 +125,7 @@ impl Barrier {
         if let Some(since) = self.idle_since.take()
             && let Some(seen) = self.enter(at)
         {
-            seen.paused_ns += at - since.clamp(seen.start, at);
+            seen.paused_ns += at - since.clamp(seen.start.min(at), at);
         }
     }
 

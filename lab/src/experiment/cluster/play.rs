@@ -223,6 +223,17 @@ impl Cluster {
             let barrier = striped.barrier(client).and_then(|barrier| barrier.need_ns(lost_permille));
             needs.extend(barrier.map(|slice_ns| Need { slice_ns, length: schedule.slots[at].length }));
         }
+        if std::env::var_os("DEBUG_ROUND").is_some() {
+            let loss: Vec<_> =
+                (0..present.len()).map(|c| striped.barrier(c).and_then(|b| b.loss_ns()).map(|l| l / 1000)).collect();
+            eprintln!(
+                "{:?} {:?} {:?} {:?}",
+                striped.now() / SECOND,
+                before.map(|b| b / 1_000_000),
+                needs.iter().map(|n| n.slice_ns / 1_000_000).collect::<Vec<_>>(),
+                loss
+            );
+        }
         Ok(round_ns(before, needs, self.stand.round_max_ns))
     }
 }

@@ -11,6 +11,10 @@
 //!   other server is asked. So the slices of a striped tenant coincide on all its servers.
 //! - The disk idles for the owner of a slot while its next request is likely to come within the slot
 //!   (`../../slices/gap.rs`): a client of a striped volume waits for its slowest server between two requests.
+//! - When the next request of the owner does not fit into the rest of its slot, or the rest pays for an overrun, the next
+//!   slot begins at once. So what one tenant leaves of its slot the next one has, and leaves as much of its own.
+//! - An overrun is a debt as far as the tenant has not left as much before. Requests vary, so that each tenant exceeds
+//!   some slices by a little; if one server shortened the next slot for that, the others would wait for it.
 //! - Time that nobody owns, or that its owner does not use, is lent: to tenants of this server alone first, then to
 //!   striped ones in the order of their slots, which is the same on all servers. While the owner of the slot may come
 //!   back, one request of the borrower is in the device at a time: the owner waits for that one at most. An owner that
@@ -52,29 +56,39 @@ struct Tenant {
     worked: Option<ClusterNanos>,
     /// The last slot in which it had a slice of its own, by its beginning.
     served_in: Option<ClusterNanos>,
-    /// Time by which it exceeded slices, and when the last one of these was to end. Slots that begin later are shorter.
-    debt_ns: Nanos,
+    /// What it left of its slices for the tenants after it, less what it took from them by overruns. If it is negative,
+    /// slots that begin after the last overrun are shorter.
+    balance_ns: i64,
     overran: ClusterNanos,
     /// The slot that is shorter, by its beginning, and by how much.
     pays: Option<(ClusterNanos, Nanos)>,
 }
 
 impl Tenant {
+    /// By how much it has exceeded its slices.
+    fn debt_ns(&self) -> Nanos {
+        self.balance_ns.min(0).unsigned_abs()
+    }
+
     /// By how much its slot that begins at `start` is shorter.
     fn pays_in(&mut self, start: ClusterNanos, length_ns: Nanos) -> Nanos {
         if let Some((_, ns)) = self.pays.take_if(|&mut (paid_in, _)| paid_in != start) {
-            self.debt_ns -= ns.min(self.debt_ns);
+            self.balance_ns = (self.balance_ns + ns as i64).min(0);
         }
-        if self.debt_ns > 0 && self.overran <= start && self.pays.is_none() {
-            self.pays = Some((start, self.debt_ns.min(length_ns)));
+        if self.debt_ns() > 0 && self.overran <= start && self.pays.is_none() {
+            self.pays = Some((start, self.debt_ns().min(length_ns)));
         }
         self.pays.map_or(0, |(_, ns)| ns)
     }
 
-    /// It exceeded a slice that was to end at `end`. A debt is at most a slot.
-    fn overruns(&mut self, end: ClusterNanos, ns: Nanos, length_ns: Nanos) {
-        self.debt_ns = (self.debt_ns + ns).min(length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
-        self.overran = end;
+    /// A slice that was to end at `end` has ended with so much left, in slots of this length. What it leaves counts up
+    /// to a few requests, a debt up to a slot.
+    fn leaves(&mut self, end: ClusterNanos, left_ns: i64, length_ns: Nanos) {
+        let (most, least) = (length_ns / REQUEST_PART, length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
+        self.balance_ns = (self.balance_ns + left_ns).clamp(-(least as i64), most as i64);
+        if left_ns < 0 {
+            self.overran = end;
+        }
     }
 }
 
@@ -214,28 +228,24 @@ impl Policy for Follow {
             return Turn::Nothing(None);
         }
         let t = self.times.cluster_ns(now);
-        let At { owner, start, mut end, length_ns } = self.times.at(t);
-        let owner = owner.filter(|&owner| self.tenants.contains(owner));
-        let Some(id) = owner else { return self.lend(t, end, None, view) };
-        // What it pays for an overrun is lent.
-        let own_end = end - self.tenants[id].pays_in(start, length_ns).min(end - start);
-        if t >= own_end {
-            return self.lend(t, end, None, view);
+        let at = self.times.at(t);
+        let Some(owner) = at.owner.filter(|&owner| self.tenants.contains(owner)) else {
+            return self.lend(t, at.end, None, view);
+        };
+        if let Some(turn) = self.own(now, owner, at, view) {
+            return turn;
         }
-        end = own_end;
-        let lane = &view.lanes[id];
-        let wants_device = view.lanes.wants_device(lane);
-        let cost_ns = lane.queue.peek().map_or(0, |entry| entry.cost_ns);
-        // A request that seems to take longer than the slot is issued nevertheless, or it never would be, unless the
-        // tenant had its slice or an overrun took most of the slot.
-        let is_first = self.tenants[id].served_in != Some(start) && t - start < length_ns / 2;
-        let fits = is_first || view.slices[id].meter.drain_ns(lane.in_device_ns() + cost_ns) <= end - t;
-        if wants_device && fits || !wants_device && self.is_awaited(now, id, end - t, view) {
-            self.tenants[id].served_in = Some(start);
-            return self.begins(t, Current { tenant: id, is_own: true, end, lender: None }, None);
+        if !view.lanes.wants_device(&view.lanes[owner]) && t < self.own_end(owner, at) {
+            return self.lend(t, at.end, Some(owner), view);
         }
-        // An owner whose next request does not fit has no use for the rest.
-        self.lend(t, end, owner.filter(|_| !wants_device), view)
+        // The owner has no use for the rest of its slot: the next one begins early.
+        let next = self.times.at(at.end);
+        let follower = next.owner.filter(|&id| next.start == at.end && id != owner && self.tenants.contains(id));
+        let early = follower.filter(|&id| view.lanes.wants_device(&view.lanes[id]));
+        match early.and_then(|id| self.own(now, id, next, view)) {
+            Some(turn) => turn,
+            None => self.lend(t, at.end, None, view),
+        }
     }
 
     /// A part of the slot. A tenant without one has requests of at most a piece.
@@ -255,7 +265,7 @@ impl Policy for Follow {
             round_ns: self.times.round_ns(),
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
-            debt_ns: tenant.debt_ns,
+            debt_ns: tenant.debt_ns(),
             need_ns: tenant.is_backlogged.then(need_ns),
             burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
             ..TenantPlan::default()
@@ -264,6 +274,30 @@ impl Policy for Follow {
 }
 
 impl Follow {
+    /// When the owner's slice in its slot is to end: what it pays for an overrun, others have.
+    fn own_end(&mut self, owner: TenantId, slot: At) -> ClusterNanos {
+        let At { start, end, length_ns, .. } = slot;
+        end - self.tenants[owner].pays_in(start, length_ns).min(end - start)
+    }
+
+    /// The slice of the owner of a slot, which has begun or is about to, if it has use for it.
+    fn own(&mut self, now: Nanos, owner: TenantId, slot: At, view: View<'_>) -> Option<Turn> {
+        let (t, end) = (self.times.cluster_ns(now), self.own_end(owner, slot));
+        let left_ns = end.checked_sub(t).filter(|&left| left > 0)?;
+        let lane = &view.lanes[owner];
+        let wants_device = view.lanes.wants_device(lane);
+        let cost_ns = lane.queue.peek().map_or(0, |entry| entry.cost_ns);
+        // A request that seems to take longer than the slot is issued nevertheless, or it never would be, unless the
+        // tenant had its slice or an overrun took most of the slot.
+        let is_first = self.tenants[owner].served_in != Some(slot.start) && left_ns > slot.length_ns / 2;
+        let fits = is_first || view.slices[owner].meter.drain_ns(lane.in_device_ns() + cost_ns) <= left_ns;
+        if wants_device && !fits || !wants_device && !self.is_awaited(now, owner, left_ns, view) {
+            return None;
+        }
+        self.tenants[owner].served_in = Some(slot.start);
+        Some(self.begins(t, Current { tenant: owner, is_own: true, end, lender: None }, None))
+    }
+
     /// Lends the disk until `end`, or until the owner of the slot wants it.
     fn lend(&mut self, t: ClusterNanos, end: ClusterNanos, owner: Option<TenantId>, view: View<'_>) -> Turn {
         match self.borrower(owner, t, end - t, view) {
@@ -299,8 +333,8 @@ impl Slicing for Follow {
         let length_ns = self.slot_ns(id);
         let Some(current) = self.current.take() else { return };
         let tenant = &mut self.tenants[id];
-        if left_ns < 0 {
-            tenant.overruns(current.end, left_ns.unsigned_abs(), length_ns);
+        if left_ns < 0 || current.is_own && cause == Cause::UsedUp {
+            tenant.leaves(current.end, left_ns, length_ns);
         }
         if current.is_own {
             tenant.is_backlogged = match cause {
