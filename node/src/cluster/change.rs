@@ -110,9 +110,7 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Create { volume: planned.volume.clone(), request: Box::new(request.clone()) };
-            let condition = etcd.unchanged(&format!("volumes/{name}"), 0);
-            let proposed =
-                self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers, condition).await?;
+            let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers).await?;
             // Somebody else was faster.
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "created").await?;
@@ -170,8 +168,7 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Delete { uuid: volume.uuid, force };
-            let condition = etcd.exists(&format!("volumes/{name}"));
-            let proposed = self.propose(&etcd, &image, (name, what), schedule, here, condition).await?;
+            let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "deleted").await?;
             let later: Vec<Name> = volume.servers.iter().filter(|server| away.contains(*server)).cloned().collect();
@@ -223,7 +220,7 @@ impl Cluster {
         }
         // It gets no volume meanwhile: only servers that run do.
         let keys = ["members", "draining", "versions"].map(|of| etcd.remove(&format!("{of}/{server}")));
-        let when = vec![etcd.unchanged(&format!("alive/{server}"), 0)];
+        let when = vec![etcd.unchanged(&image, &format!("alive/{server}"))];
         Ok(etcd.transact(when, keys.into()).await.map_err(down)?.is_some())
     }
 
@@ -313,11 +310,11 @@ impl Cluster {
         (volume, what): (&Name, What),
         schedule: Schedule,
         servers: BTreeSet<Name>,
-        condition: etcd_client::Compare,
     ) -> Result<Option<(Change, i64)>, ClusterError> {
         let lease = etcd.lease(self.settings.change_timeout).await.map_err(down)?;
         let change = Change { id: Uuid::new_v4(), lease, volume: volume.clone(), what, schedule, servers };
-        let when = vec![etcd.unchanged("change", 0), etcd.unchanged("schedule", image.schedule_revision()), condition];
+        let keys = ["change".to_owned(), "schedule".to_owned(), format!("volumes/{volume}")];
+        let when = keys.iter().map(|key| etcd.unchanged(image, key)).collect();
         let proposed = etcd.transact(when, vec![etcd.put("change", &change, Some(lease))]).await.map_err(down)?;
         match proposed {
             Some(revision) => {
@@ -341,7 +338,7 @@ impl Cluster {
             let image = images.borrow_and_update().clone().filter(|image| image.revision >= proposed);
             if let Some(image) = image {
                 match &image.change {
-                    Some((open, _)) if open.id == change.id => missing = silent(change, &image.acks),
+                    Some(open) if open.id == change.id => missing = silent(change, &image.acks),
                     _ if is_committed(change, &image) => return Ok(()),
                     _ => {
                         let why = image.outcomes.get(&change.id).and_then(|outcome| outcome.error.clone());
@@ -403,7 +400,7 @@ fn down(error: EtcdError) -> ClusterError {
 }
 
 fn other_change(image: &Image) -> Option<Name> {
-    image.change.as_ref().map(|(change, _)| change.volume.clone())
+    image.change.as_ref().map(|change| change.volume.clone())
 }
 
 fn is_committed(change: &Change, image: &Image) -> bool {

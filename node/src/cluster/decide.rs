@@ -64,7 +64,7 @@ impl Task {
 /// The tasks of a server, in this order. `parts` are the parts of volumes on its disk.
 pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Part>) -> Vec<Task> {
     let mut tasks = Vec::new();
-    let being_created = image.change.as_ref().and_then(|(change, _)| match &change.what {
+    let being_created = image.change.as_ref().and_then(|change| match &change.what {
         What::Create { volume, .. } => Some(volume.uuid),
         What::Delete { .. } => None,
     });
@@ -84,7 +84,7 @@ pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Part>) -> Vec<Task
             tasks.push(Task::SayGone(volume.uuid));
         }
     }
-    if let Some((change, _)) = &image.change
+    if let Some(change) = &image.change
         && change.servers.contains(me)
         && !image.acks.contains_key(me)
     {
@@ -166,9 +166,9 @@ mod tests {
         let has = |part: Part| BTreeMap::from([(name("v"), part)]);
         let uncommitted = has(part(1, false));
         assert_eq!(tasks(&me, &image, &uncommitted), [Task::Discard(name("v"))], "nobody creates it");
-        image.change = Some((creating(1), 9));
+        image.change = Some(creating(1));
         assert_eq!(tasks(&me, &image, &uncommitted), [Task::Prepare], "it is what is being created");
-        image.change = Some((creating(2), 9));
+        image.change = Some(creating(2));
         let both = [Task::Discard(name("v")), Task::Prepare];
         assert_eq!(tasks(&me, &image, &uncommitted), both, "that of an earlier attempt makes room");
         image.acks.insert(me.clone(), says(None));

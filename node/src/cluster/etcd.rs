@@ -103,7 +103,7 @@ impl Etcd {
     pub async fn image(&self) -> Result<Image, EtcdError> {
         let mut client = self.client.clone();
         let answer = in_time(client.get(self.prefix.as_str(), Some(GetOptions::new().with_prefix()))).await?;
-        let mut image = Image { revision: answer.header().map_or(0, |header| header.revision()), ..Image::default() };
+        let mut image = Image::at(answer.header().map_or(0, |header| header.revision()));
         // The change before what is said of it.
         let is_change = |key: &str| key == self.key("change");
         let (change, rest): (Vec<_>, Vec<_>) =
@@ -148,9 +148,9 @@ impl Etcd {
         Ok(answer.succeeded().then(|| answer.header().map_or(0, |header| header.revision())))
     }
 
-    /// A key has not been written since this revision (0: does not exist).
-    pub fn unchanged(&self, key: &str, revision: i64) -> Compare {
-        Compare::mod_revision(self.key(key), CompareOp::Equal, revision)
+    /// A key has not been written since this image.
+    pub fn unchanged(&self, image: &Image, key: &str) -> Compare {
+        Compare::mod_revision(self.key(key), CompareOp::Equal, image.revision_of(key))
     }
 
     /// A key exists.

@@ -82,11 +82,11 @@ impl Cluster {
             }
             Task::SayGone(uuid) => self.say_gone(etcd, *uuid).await.map_err(told),
             Task::Prepare => {
-                let Some((change, revision)) = &image.change else { return Ok(()) };
+                let Some(change) = &image.change else { return Ok(()) };
                 let ack = Ack { error: self.prepare(change).await.err() };
                 failpoint("prepared");
                 let put = etcd.put(&format!("acks/{}/{}", change.id, self.settings.name), &ack, Some(change.lease));
-                etcd.transact(vec![etcd.unchanged("change", *revision)], vec![put]).await.map_err(told)?;
+                etcd.transact(vec![etcd.unchanged(image, "change")], vec![put]).await.map_err(told)?;
                 failpoint("acknowledged");
                 Ok(())
             }

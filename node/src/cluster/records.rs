@@ -192,14 +192,16 @@ pub struct Image {
     pub volumes: BTreeMap<Name, Volume>,
     /// The last schedule, and the revision at which it was written.
     pub schedule: Option<(Schedule, i64)>,
-    /// The change that is being made, and the revision at which it was begun.
-    pub change: Option<(Change, i64)>,
+    /// The change that is being made.
+    pub change: Option<Change>,
     /// What servers say of it.
     pub acks: BTreeMap<Name, Ack>,
     /// Changes that were undone.
     pub outcomes: BTreeMap<Uuid, Ack>,
     /// Parts of volumes that were deleted.
     pub gone: BTreeSet<(Uuid, Name)>,
+    /// The revision at which each key was written.
+    revisions: BTreeMap<String, i64>,
 }
 
 /// A key of etcd whose value is not understood.
@@ -218,6 +220,11 @@ impl Unreadable {
 }
 
 impl Image {
+    /// One without keys.
+    pub fn at(revision: i64) -> Image {
+        Image { revision, ..Image::default() }
+    }
+
     /// Takes a key, without the prefix of the cluster; that of the change before what is said of it.
     pub fn take(&mut self, key: &str, value: &[u8], revision: i64) -> Result<(), Unreadable> {
         fn read<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, Unreadable> {
@@ -234,10 +241,10 @@ impl Image {
             ["versions", of] => drop(self.versions.insert(name(of)?, read(key, value)?)),
             ["volumes", of] => drop(self.volumes.insert(name(of)?, read(key, value)?)),
             ["schedule"] => self.schedule = Some((read(key, value)?, revision)),
-            ["change"] => self.change = Some((read(key, value)?, revision)),
+            ["change"] => self.change = Some(read(key, value)?),
             // Those of an earlier change end with its lease.
             ["acks", id, of] => {
-                if self.change.as_ref().is_some_and(|(change, _)| change.id.to_string() == id) {
+                if self.change.as_ref().is_some_and(|change| change.id.to_string() == id) {
                     self.acks.insert(name(of)?, read(key, value)?);
                 }
             }
@@ -246,6 +253,7 @@ impl Image {
             ["epochs", _] => {}
             _ => return Err(wrong("this release does not know it: was it written by a later one?".into())),
         }
+        self.revisions.insert(key.to_owned(), revision);
         Ok(())
     }
 
@@ -254,9 +262,9 @@ impl Image {
         self.schedule.as_ref().map(|(schedule, _)| schedule.clone()).unwrap_or_default()
     }
 
-    /// The revision of the last schedule; 0 if there was none.
-    pub fn schedule_revision(&self) -> i64 {
-        self.schedule.as_ref().map_or(0, |(_, revision)| *revision)
+    /// The revision at which a key was written; 0 if it does not exist.
+    pub fn revision_of(&self, key: &str) -> i64 {
+        self.revisions.get(key).copied().unwrap_or(0)
     }
 
     /// The version of the next schedule: above all that servers have, even if etcd was restored from a backup.

@@ -106,11 +106,11 @@ impl Cluster {
         };
         self.control.set_scheduled(disk.clone());
         self.take_schedule(image, &facts).await;
-        self.tell(etcd, lease, self.alive(image, &disk, &facts), told).await?;
+        self.tell((etcd, lease), image, self.alive(image, &disk, &facts), told).await?;
         self.decide(etcd, image).await?;
         for (name, uuid) in finished(image) {
             let then = vec![etcd.remove(&format!("volumes/{name}")), etcd.remove_below(&format!("gone/{uuid}/"))];
-            if etcd.transact(vec![etcd.exists(&format!("volumes/{name}"))], then).await?.is_some() {
+            if etcd.transact(vec![etcd.unchanged(image, &format!("volumes/{name}"))], then).await?.is_some() {
                 info!(volume = %name, "deleted on all its servers");
             }
         }
@@ -153,10 +153,7 @@ impl Cluster {
         }
         let key = format!("members/{name}");
         // Somebody else may have been faster, which the next look shows.
-        let when = match known {
-            None => etcd.unchanged(&key, 0),
-            Some(_) => etcd.exists(&key),
-        };
+        let when = etcd.unchanged(image, &key);
         let mut then = vec![etcd.put(&key, &this, None)];
         if known.is_some_and(|known| known.uuid != this.uuid) {
             then.push(etcd.remove(&format!("draining/{name}")));
@@ -210,13 +207,21 @@ impl Cluster {
     }
 
     /// Tells the cluster of this server.
-    async fn tell(&self, etcd: &Etcd, lease: &Lease, alive: Alive, told: &mut Told) -> Result<(), EtcdError> {
+    async fn tell(
+        &self,
+        (etcd, lease): (&Etcd, &Lease),
+        image: &Image,
+        alive: Alive,
+        told: &mut Told,
+    ) -> Result<(), EtcdError> {
         let is_same = |before: &Alive| {
             let clock = super::records::ClockState { error_ns: before.clock.error_ns, ..alive.clock };
             *before == Alive { free_bytes: before.free_bytes, clock, ..alive.clone() }
         };
         let is_known = told.alive.as_ref() == Some(&alive);
-        if is_known || told.alive.as_ref().is_some_and(is_same) && told.at.elapsed() < FACTS_INTERVAL {
+        let is_there = image.alive.contains_key(&self.settings.name);
+        let is_recent = told.alive.as_ref().is_some_and(is_same) && told.at.elapsed() < FACTS_INTERVAL;
+        if is_there && (is_known || is_recent) {
             return Ok(());
         }
         let name = &self.settings.name;
@@ -232,10 +237,10 @@ impl Cluster {
     /// Commits or undoes the change that is being made, if it can be decided. Another server may do so at the same
     /// time: etcd lets one of them.
     async fn decide(&self, etcd: &Etcd, image: &Image) -> Result<(), EtcdError> {
-        let Some((change, revision)) = &image.change else { return Ok(()) };
+        let Some(change) = &image.change else { return Ok(()) };
         let Some(decision) = decide(change, &image.acks) else { return Ok(()) };
         let end = [etcd.remove("change"), etcd.remove_below(&format!("acks/{}/", change.id))];
-        let still = etcd.unchanged("change", *revision);
+        let still = etcd.unchanged(image, "change");
         match decision {
             Decision::Undo(why) => {
                 let outcome =
@@ -248,16 +253,15 @@ impl Cluster {
             Decision::Commit => {
                 let key = format!("volumes/{}", change.volume);
                 let before = image.volumes.get(&change.volume);
-                let (exists, volume) = match &change.what {
-                    What::Create { volume, .. } => (etcd.unchanged(&key, 0), volume.clone()),
-                    What::Delete { .. } => {
-                        let Some(before) = before else { return Ok(()) };
-                        (etcd.exists(&key), super::records::Volume { deleting: true, ..before.clone() })
-                    }
+                let volume = match (&change.what, before) {
+                    (What::Create { volume, .. }, None) => volume.clone(),
+                    (What::Delete { .. }, Some(before)) => super::records::Volume { deleting: true, ..before.clone() },
+                    // A proposal holds only as long as this cannot be.
+                    (What::Create { .. }, Some(_)) | (What::Delete { .. }, None) => return Ok(()),
                 };
                 let schedule = announced(change, &image.schedule());
                 let then = [etcd.put("schedule", &schedule, None), etcd.put(&key, &volume, None)];
-                let when = vec![still, exists, etcd.unchanged("schedule", image.schedule_revision())];
+                let when = vec![still, etcd.unchanged(image, &key), etcd.unchanged(image, "schedule")];
                 if etcd.transact(when, then.into_iter().chain(end).collect()).await?.is_some() {
                     info!(volume = %change.volume, version = schedule.version, "a change of the cluster is committed");
                     failpoint("committed");

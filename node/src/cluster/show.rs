@@ -30,7 +30,7 @@ impl Cluster {
                 silent_seconds: silent.map(|silent| silent.as_secs()),
                 revision: image.as_ref().map_or(0, |image| image.revision),
             },
-            change: image.as_ref().and_then(|image| Some(image.change.as_ref()?.0.volume.to_string())),
+            change: image.as_ref().and_then(|image| Some(image.change.as_ref()?.volume.to_string())),
             members,
             volumes,
             schedule: self.newest(image.as_deref(), state.kept.as_ref()),

@@ -120,9 +120,14 @@ async fn transactions_hold_and_leases_take_their_keys_along() {
     let running = Running::start();
     let etcd = running.connect().await;
     let put = |value: u64| vec![etcd.put("versions/s1", &value, None)];
-    let revision = etcd.transact(vec![etcd.unchanged("versions/s1", 0)], put(5)).await.unwrap().expect("it is new");
-    assert_eq!(etcd.transact(vec![etcd.unchanged("versions/s1", 0)], put(6)).await.unwrap(), None);
-    assert!(etcd.transact(vec![etcd.unchanged("versions/s1", revision)], put(7)).await.unwrap().is_some());
+    let is = |image: &Image| vec![etcd.unchanged(image, "versions/s1")];
+    let before = etcd.image().await.unwrap();
+    let revision = etcd.transact(is(&before), put(5)).await.unwrap().expect("it is new");
+    assert_eq!(etcd.transact(is(&before), put(6)).await.unwrap(), None, "it is not new any more");
+    let after = etcd.image().await.unwrap();
+    assert_eq!(after.revision_of("versions/s1"), revision);
+    assert!(etcd.transact(is(&after), put(7)).await.unwrap().is_some());
+    assert_eq!(etcd.transact(is(&after), put(8)).await.unwrap(), None, "it has been written since");
     let mut lease = etcd.kept_lease(Duration::from_secs(10)).await.unwrap();
     lease.renew().await.unwrap();
     let put = vec![etcd.put("draining/s2", &(), Some(lease.id))];
