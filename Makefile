@@ -14,7 +14,7 @@ CHECKED := --profile checked
 BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
+.PHONY: help run cluster build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
 .PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
 .PHONY: readme install deb lint deny clean test-planted-long
@@ -26,6 +26,11 @@ run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
 	@scripts/setup run
 	cargo build --release -p node
 	$(TARGET)/release/aerogel serve --data $(DATA)
+
+cluster: ## build, and start etcd and three servers with simulated disks on this machine, until Ctrl-C
+	@scripts/setup cluster
+	cargo build --release -p node
+	@scripts/cluster $(TARGET)/release/aerogel
 
 build: ## build the server: target/release/aerogel
 	@scripts/setup run

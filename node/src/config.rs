@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Address, NbdAddress, Tcp};
+use crate::cluster;
 use crate::disk_thread;
 use crate::quantity::{QuantityError, Size, Time};
 use crate::reactor;
@@ -52,6 +53,8 @@ pub struct Config {
     pub log: Log,
     /// Limits.
     pub limits: Limits,
+    /// The cluster that the server takes part in, if it does.
+    pub cluster: cluster::Options,
 }
 
 impl Default for Config {
@@ -71,6 +74,7 @@ impl Default for Config {
             reactor: ReactorKind::Auto,
             log: Log::default(),
             limits: Limits::default(),
+            cluster: cluster::Options::default(),
         }
     }
 }

@@ -5,6 +5,7 @@ mod address;
 mod api;
 mod ceiling;
 mod cli;
+mod cluster;
 mod config;
 mod control;
 mod descriptors;

@@ -182,7 +182,7 @@ async fn bodies_are_refused_or_done() {
     let dir = tempfile::tempdir().unwrap();
     let cache = "64MiB".parse().unwrap();
     let control = Control::open(Config { data: dir.path().join("data"), cache, ..Config::default() }).await.unwrap();
-    let router = crate::api::router(control);
+    let router = crate::api::router(control, None);
     let create = json!({
         "name": "a", "size": "1MiB", "share": "1/4", "tenant": "t", "eviction": "sieve", "allocation": "sparse"
     });

@@ -19,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::address::{Address, Data, Listener, NbdAddress, TlsMode, check_unix_path, listen_unix};
 use crate::api::{self, Guard, Purpose};
+use crate::cluster::{self, Cluster};
 use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening, Registry};
 use crate::handshakes::Handshakes;
@@ -82,6 +83,8 @@ pub struct Serve {
     /// Do not print the listeners and the next steps
     #[arg(long, short)]
     quiet: bool,
+    #[command(flatten)]
+    cluster: cluster::Options,
 }
 
 impl Serve {
@@ -101,6 +104,7 @@ impl Serve {
         config.shutdown_timeout = self.shutdown_timeout.unwrap_or(config.shutdown_timeout);
         config.log.format = self.log_format.unwrap_or(config.log.format);
         config.log.level = self.log_level.clone().unwrap_or(config.log.level);
+        config.cluster = self.cluster.clone().or(config.cluster);
         config.cache.check()?;
         Ok(config)
     }
@@ -132,7 +136,9 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let mut endings = Endings::listen()?;
     let token = config.http_token_file.as_deref().map(read_token).transpose()?;
     let tls = check(&config)?;
+    let place = config.cluster.settings(config.allow_insecure_remote)?;
     let control = Control::open(config).await?;
+    let cluster = place.map(|place| Cluster::new(control.clone(), place)).transpose()?;
     let config = &control.config;
     let listeners = Listeners::open(config).await?;
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
@@ -144,7 +150,8 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     tokio::spawn(control.clone().open_later());
     tokio::spawn(control.clone().start_offloading());
     tokio::spawn(incidents::watch());
-    let sockets = listeners.accept(&control, tls.as_ref(), &guard);
+    let taking_part = cluster.as_ref().map(|cluster| tokio::spawn(cluster.clone().run()));
+    let sockets = listeners.accept(&control, cluster.as_ref(), tls.as_ref(), &guard);
     if announce {
         print_welcome(&control).await;
     }
@@ -164,6 +171,10 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     if let Some(tls) = tls {
         // The last answers of the disks' threads.
         let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
+    }
+    if let (Some(cluster), Some(taking_part)) = (&cluster, taking_part) {
+        taking_part.abort();
+        cluster.leave().await;
     }
     sockets.remove();
     if failed.is_empty() {
@@ -227,7 +238,13 @@ impl Listeners {
     }
 
     /// Accepts connections from now on. Returns what is removed at the end.
-    fn accept(self, control: &Arc<Control>, tls: Option<&Arc<Tls>>, guard: &Guard) -> Sockets {
+    fn accept(
+        self,
+        control: &Arc<Control>,
+        cluster: Option<&Arc<Cluster>>,
+        tls: Option<&Arc<Tls>>,
+        guard: &Guard,
+    ) -> Sockets {
         let limits = &control.config.limits;
         let [local, remote] = [(); 2].map(|()| handshakes(limits));
         for (listener, mode) in self.nbd {
@@ -236,12 +253,12 @@ impl Listeners {
             let tls = tls.cloned().filter(|_| mode != TlsMode::Off);
             tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
         }
-        let router = api::router(control.clone());
+        let router = api::router(control.clone(), cluster.cloned());
         tokio::spawn(api::serve(Listener::Unix(self.api), router, limits.http_connections, Purpose::Own));
         for listener in self.http {
             let router = match listener {
-                Listener::Unix(_) => api::router(control.clone()),
-                Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
+                Listener::Unix(_) => api::router(control.clone(), cluster.cloned()),
+                Listener::Tcp(_) => api::guarded(control.clone(), cluster.cloned(), guard.clone()),
             };
             tokio::spawn(api::serve(listener, router, limits.http_connections, Purpose::Other));
         }

@@ -8,8 +8,18 @@ use std::path::Path;
 use std::process::Command;
 
 /// The pages with the help of a command.
-const PAGES: [&str; 9] =
-    ["serve.md", "volume.md", "store.md", "offload.md", "tenant.md", "policy.md", "disk.md", "status.md", "top.md"];
+const PAGES: [&str; 10] = [
+    "serve.md",
+    "volume.md",
+    "store.md",
+    "offload.md",
+    "tenant.md",
+    "policy.md",
+    "disk.md",
+    "cluster.md",
+    "status.md",
+    "top.md",
+];
 
 #[test]
 fn the_manual_agrees_with_the_help() {

@@ -1,6 +1,7 @@
 //! Several servers: one schedule of slices for all of them. `pack` finds it, `disk/policy/follow` keeps a disk to it.
 
 mod barrier;
+pub mod file;
 pub mod pack;
 mod round;
 mod timetable;

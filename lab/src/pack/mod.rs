@@ -1,17 +1,14 @@
 //! `aerogel-lab pack`: one schedule of slices for the servers of a cluster, for users who ask "would this fit?".
 
-mod file;
 mod picture;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use clap::Args;
-use engine::cluster::pack::{Schedule, Wanted, fault, pack};
-use serde_json::{Value, json};
-
-use file::Cluster;
+use engine::cluster::file::{Answer, Description, File, table};
+use engine::cluster::pack::Wanted;
 
 /// Pack the slices of striped volumes: one schedule in which each has its slice at the same time on all its servers
 #[derive(Args, Debug)]
@@ -48,39 +45,22 @@ impl PackArgs {
         ensure!(self.enough >= self.least, "--enough {} is less than --least {}", self.enough, self.least);
         let limit = Duration::try_from_secs_f64(self.seconds)
             .map_err(|_| anyhow::anyhow!("--seconds {}: say a number of seconds, such as 0.9", self.seconds))?;
-        let cluster = Cluster::read(&self.file)?;
+        let named = || self.file.display().to_string();
+        let text = std::fs::read_to_string(&self.file).with_context(|| format!("{} cannot be read", named()))?;
+        let file: File = serde_json::from_str(&text).with_context(named)?;
+        let cluster = Description::try_from(file).with_context(named)?;
         let wanted = Wanted { least: self.least, enough: self.enough, seed: self.seed };
         let began = Instant::now();
-        let schedule = pack(cluster.servers, &cluster.tenants, wanted, || began.elapsed() < limit)
-            .map_err(|why| anyhow::anyhow!("{}: {}", self.file.display(), file::told(&why, self.least)))?;
-        if let Some(fault) = fault(cluster.servers, &cluster.tenants, &schedule) {
-            bail!("{}: a schedule was found that is wrong: {fault}", self.file.display());
-        }
+        let schedule = cluster.pack(wanted, || began.elapsed() < limit);
+        let schedule = schedule.map_err(|why| anyhow::anyhow!("{}: {why}", named()))?;
         if let Some(path) = &self.svg {
             let svg = picture::svg(cluster.servers, &schedule).map_err(anyhow::Error::msg)?;
             std::fs::write(path, svg).with_context(|| format!("{} cannot be written", path.display()))?;
         }
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&value(&schedule))?),
-            false => print!("{}", text(&schedule)),
+            true => println!("{}", serde_json::to_string_pretty(&Answer::from(&schedule))?),
+            false => print!("{}", table(&schedule)),
         }
         Ok(())
     }
-}
-
-fn value(schedule: &Schedule) -> Value {
-    let slots = schedule.slots.iter().enumerate().map(|(tenant, slot)| {
-        let servers: Vec<usize> = slot.servers.iter().collect();
-        json!({"tenant": tenant, "start": slot.start, "length": slot.length, "servers": servers})
-    });
-    json!({"r_cluster": schedule.r_cluster, "slots": slots.collect::<Value>()})
-}
-
-fn text(schedule: &Schedule) -> String {
-    let mut text = format!("R of the cluster: {:.3}\n\ntenant   start  length  servers\n", schedule.r_cluster);
-    for (tenant, slot) in schedule.slots.iter().enumerate() {
-        let servers: Vec<String> = slot.servers.iter().map(|server| server.to_string()).collect();
-        text += &format!("{tenant:>6}  {:>6.4}  {:>6.4}  {}\n", slot.start, slot.length, servers.join(" "));
-    }
-    text
 }

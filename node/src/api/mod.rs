@@ -1,5 +1,6 @@
 //! The HTTP/JSON API: unrestricted on `DIR/api.sock`, guarded on TCP.
 
+mod cluster;
 mod guard;
 mod metrics;
 mod routes;
@@ -18,6 +19,7 @@ pub use guard::Guard;
 use routes::{Failure, routes};
 pub use serve::{Purpose, serve};
 
+use crate::cluster::Cluster;
 use crate::control::{Control, Error};
 
 /// Bytes of a request's body at most. The largest sensible one, an access list of 64 long rules, has about 66,000.
@@ -26,7 +28,7 @@ const BODY_BYTES_MAX: usize = 128 << 10;
 const LOOK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The API without restrictions.
-pub fn router(control: Arc<Control>) -> Router {
+pub fn router(control: Arc<Control>, cluster: Option<Arc<Cluster>>) -> Router {
     let (router, document) = routes();
     router
         .fallback(|request: Request| async move { unknown(StatusCode::NOT_FOUND, &request) })
@@ -34,6 +36,7 @@ pub fn router(control: Arc<Control>) -> Router {
             |request: Request| async move { unknown(StatusCode::METHOD_NOT_ALLOWED, &request) },
         )
         .layer(Extension(Arc::new(document)))
+        .layer(Extension(cluster))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn(bound))
         .with_state(control)
@@ -56,7 +59,7 @@ fn unknown(status: StatusCode, request: &Request) -> Failure {
 }
 
 /// The API with the requirements for TCP clients.
-pub fn guarded(control: Arc<Control>, guard: Guard) -> Router {
+pub fn guarded(control: Arc<Control>, cluster: Option<Arc<Cluster>>, guard: Guard) -> Router {
     let check = move |request: Request, next: Next| {
         let checked = guard.check(request.method(), request.headers());
         async move {
@@ -66,7 +69,7 @@ pub fn guarded(control: Arc<Control>, guard: Guard) -> Router {
             }
         }
     };
-    router(control).layer(middleware::from_fn(check))
+    router(control, cluster).layer(middleware::from_fn(check))
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ use utoipa::{IntoParams, OpenApi as _};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::metrics;
+use super::{cluster, metrics};
+use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{
     AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, FaultView,
     GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetDisk, SetPolicy,
@@ -59,6 +60,10 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
         .routes(routes!(show_probe, start_probe, cancel_probe))
+        .routes(routes!(cluster::show_cluster))
+        .routes(routes!(cluster::show_schedule))
+        .routes(routes!(cluster::plan_in_cluster))
+        .routes(routes!(cluster::drain_server, cluster::undrain_server))
         .routes(routes!(show_metrics))
         .routes(routes!(document))
         .routes(routes!(healthz))
@@ -66,8 +71,10 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .split_for_parts()
 }
 
-type Server = State<Arc<Control>>;
-type Answer<T> = Result<Json<T>, Failure>;
+pub(super) type Server = State<Arc<Control>>;
+/// The cluster that the server takes part in, if it does.
+pub(super) type Joined = Extension<Option<Arc<Cluster>>>;
+pub(super) type Answer<T> = Result<Json<T>, Failure>;
 
 /// The answer to a failed request.
 #[derive(Debug)]
@@ -90,6 +97,13 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Failure {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Failure::new(status, error.to_string(), error.hint())
+    }
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         (self.status, Json(self.problem)).into_response()
@@ -102,7 +116,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A body in JSON. Errors in it are reported in the form of all other errors.
-pub struct Body<T>(T);
+pub struct Body<T>(pub(super) T);
 
 impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
@@ -119,7 +133,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> 
 }
 
 /// A path parameter. Errors in it are reported in the form of all other errors.
-pub struct Named(String);
+pub struct Named(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Failure;
@@ -144,7 +158,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Ask
     }
 }
 
-fn name(text: &str) -> Result<Name, Failure> {
+pub(super) fn name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error: QuantityError| Failure::new(StatusCode::BAD_REQUEST, error.to_string(), None))
 }
 
@@ -154,9 +168,11 @@ fn tenant_name(text: &str) -> Result<Name, Failure> {
 }
 
 /// Completes a change even if its client disconnects, or gets an answer earlier because a disk hangs.
-async fn to_the_end<F>(work: F) -> Answer<Done>
+pub(super) async fn to_the_end<F, E>(work: F) -> Answer<Done>
 where
-    F: Future<Output = Result<Done, Error>> + Send + 'static,
+    F: Future<Output = Result<Done, E>> + Send + 'static,
+    E: Send + 'static,
+    Failure: From<E>,
 {
     let done = tokio::time::timeout(CHANGE_TIMEOUT, tokio::spawn(work)).await;
     let done = done.map_err(|_| Error::Unanswered("the change", CHANGE_TIMEOUT.as_secs()))?;
@@ -206,7 +222,14 @@ async fn list_volumes(State(control): Server) -> Json<Vec<VolumeView>> {
 /// Make a volume.
 #[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn create_volume(State(control): Server, Body(request): Body<CreateVolume>) -> Answer<Done> {
+async fn create_volume(
+    State(control): Server,
+    Extension(cluster): Joined,
+    Body(request): Body<CreateVolume>,
+) -> Answer<Done> {
+    if let Some(cluster) = cluster.filter(|cluster| cluster.concerns(&request)) {
+        return to_the_end(async move { cluster.create(request).await }).await;
+    }
     let writes_zeros = request.allocation == Allocation::Full;
     let work = async move { control.create_volume(request).await };
     if writes_zeros { to_the_end_of_zeros(work).await } else { to_the_end(work).await }
@@ -245,8 +268,16 @@ struct DeleteVolume {
 /// Delete a volume with its data. Refused while clients are connected, unless it is forced.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path), DeleteVolume),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn delete_volume(State(control): Server, Named(volume): Named, Asked(how): Asked<DeleteVolume>) -> Answer<Done> {
+async fn delete_volume(
+    State(control): Server,
+    Extension(cluster): Joined,
+    Named(volume): Named,
+    Asked(how): Asked<DeleteVolume>,
+) -> Answer<Done> {
     let name = name(&volume)?;
+    if let Some(cluster) = cluster.filter(|cluster| cluster.has(&name)) {
+        return to_the_end(async move { cluster.delete(&name, how.force).await }).await;
+    }
     to_the_end(async move { control.delete_volume(&name, how.force).await }).await
 }
 

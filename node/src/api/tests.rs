@@ -9,11 +9,12 @@ use tower::ServiceExt;
 use super::*;
 use crate::config::Config;
 
-const MANUAL: &str = include_str!("../../../docs/manual/api.md");
+const MANUAL: &str =
+    concat!(include_str!("../../../docs/manual/api.md"), include_str!("../../../docs/manual/cluster.md"));
 
 async fn server(dir: &std::path::Path) -> Router {
     let cache = "64MiB".parse().unwrap();
-    router(Control::open(Config { data: dir.join("data"), cache, ..Config::default() }).await.unwrap())
+    router(Control::open(Config { data: dir.join("data"), cache, ..Config::default() }).await.unwrap(), None)
 }
 
 async fn ask(router: &Router, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -311,6 +312,21 @@ fn calls_for_disks(second: &str) -> Vec<Call<'static>> {
     ]
 }
 
+/// Requests about a cluster, of which this server is no part.
+fn calls_for_cluster() -> Vec<Call<'static>> {
+    let volume = json!({"name": "x", "size": 4096, "share": "1/4", "servers": 2});
+    vec![
+        ("GET", "/v1/cluster", None, 400),
+        ("GET", "/v1/cluster/schedule", None, 400),
+        ("POST", "/v1/cluster/plan", Some(volume.clone()), 400),
+        ("PUT", "/v1/cluster/draining/absent", None, 400),
+        ("DELETE", "/v1/cluster/draining/absent", None, 400),
+        ("POST", "/v1/volumes", Some(volume.clone()), 400),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 4096, "on": ["s1"]})), 400),
+        ("POST", "/v1/plan", Some(volume), 400),
+    ]
+}
+
 #[tokio::test]
 async fn answers_are_what_the_document_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -318,6 +334,7 @@ async fn answers_are_what_the_document_says() {
     let document = document();
     let second = dir.path().join("second").to_string_lossy().into_owned();
     let all = [calls_for_volumes(), calls_for_stores(), calls_for_offload(), calls_for_policies()].concat();
+    let all = [all, calls_for_cluster()].concat();
     let all = [all, calls_for_disks(&second)].concat();
     for (method, path, body, expected) in all {
         let (status, answer) = ask(&router, method, path, body).await;
@@ -347,7 +364,7 @@ async fn metrics_are_served() {
 async fn over_tcp_it_is_read_only() {
     let dir = tempfile::tempdir().unwrap();
     let control = Control::open(Config { data: dir.path().join("data"), ..Config::default() }).await.unwrap();
-    let router = guarded(control, Guard { socket: "/run/api.sock".into(), ..Guard::default() });
+    let router = guarded(control, None, Guard { socket: "/run/api.sock".into(), ..Guard::default() });
     let request = |method: &str, host: &str| {
         HttpRequest::builder().method(method).uri("/v1/volumes").header("host", host).body(Body::empty()).unwrap()
     };

@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments on them are the help texts.
 
+mod cluster;
 mod offload;
 mod stores;
 
@@ -17,6 +18,7 @@ use crate::serve::Serve;
 use crate::store::spec::{Eviction, WriteCache};
 use crate::store::{ExportUri, PolicyName};
 
+pub use cluster::{ClusterArgs, ClusterVerb, CreateInCluster, PlanArgs};
 pub use offload::{EnableArgs, OffloadArgs, OffloadStoreVerb, OffloadVerb};
 pub use stores::{StoreArgs, StoreVerb};
 
@@ -39,6 +41,7 @@ pub enum Command {
     Tenant(TenantArgs),
     Policy(PolicyArgs),
     Disk(DiskArgs),
+    Cluster(ClusterArgs),
     Status(StatusArgs),
     Top(TopArgs),
     Completion(CompletionArgs),
@@ -235,6 +238,8 @@ pub struct CreateArgs {
     pub sparse: bool,
     #[command(flatten)]
     pub access: CreateAccess,
+    #[command(flatten)]
+    pub cluster: CreateInCluster,
 }
 
 /// The export on another server that has the data of a new volume.

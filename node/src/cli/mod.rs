@@ -2,6 +2,7 @@
 
 mod arguments;
 mod client;
+mod cluster;
 mod curve;
 mod offload;
 mod print;
@@ -25,7 +26,7 @@ use self::arguments::{
 };
 use self::client::{ClientError, ask};
 use self::request::{
-    Request, disk_request, offload_request, policy_request, store_request, tenant_request, volume_request,
+    Picture, Request, disk_request, offload_request, policy_request, store_request, tenant_request, volume_request,
 };
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
@@ -57,6 +58,7 @@ impl Cli {
             Command::Tenant(TenantArgs { verb, reach }) => run_request(&reach, &tenant_request(verb)),
             Command::Policy(PolicyArgs { verb, reach }) => run_request(&reach, &policy_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),
+            Command::Cluster(arguments) => cluster::run(arguments),
             Command::Status(StatusArgs { reach }) => {
                 let print = |answer| Ok(print::status(&read::<Status>(answer)?));
                 run_request(&reach, &Request::get("/v1/status", print))
@@ -81,9 +83,8 @@ fn run_request(reach: &Reach, request: &Request) -> ExitCode {
         Err(error) => return fail(&error.to_string(), None, 1),
     };
     let answer = runtime.block_on(answer_to(reach, request));
-    if let (Ok(answer), Some(path)) = (&answer, &request.svg) {
-        let picture = read(answer.clone()).map(|view| curve::svg(&view));
-        match picture.map(|picture| std::fs::write(path, picture)) {
+    if let (Ok(answer), Some(Picture { path, draw })) = (&answer, &request.svg) {
+        match draw(answer.clone()).map(|picture| std::fs::write(path, picture)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return fail(&format!("cannot write {}: {error}", path.display()), None, 1),
             Err(error) => return fail(&error.to_string(), None, 1),

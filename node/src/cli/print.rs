@@ -9,12 +9,15 @@ use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
+mod cluster;
 mod guarantees;
 mod offload;
 mod policies;
 mod stores;
 mod upstreams;
 
+use cluster::part;
+pub use cluster::{cluster_members, cluster_status, schedule, schedule_svg};
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
 pub use offload::{offload, offload_list};
@@ -184,6 +187,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("size", bytes(volume.size_bytes)),
         ("disk", volume.disk.clone()),
         ("data", volume.path.clone()),
+        ("cluster", volume.cluster.as_ref().map_or_else(String::new, part)),
         ("upstream", volume.upstream.as_ref().map_or_else(String::new, upstream)),
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),

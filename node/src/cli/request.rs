@@ -14,6 +14,7 @@ use super::arguments::{
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
+use crate::cluster::view::ClusterPlanView;
 use crate::control::SIM;
 use crate::control::view::{
     AddDisk, CreatePolicy, CreateStore, CreateVolume, DiskView, Done, EnableOffload, FaultView, GrowVolume,
@@ -37,8 +38,8 @@ pub struct Request {
     pub probe: Option<Name>,
     /// Set if the request is repeated, for a live view or as text.
     pub live: Option<top::How>,
-    /// The file for a picture of the answer.
-    pub svg: Option<PathBuf>,
+    /// A picture of the answer.
+    pub svg: Option<Picture>,
     /// A disk that must be simulated, since --yes was not given.
     pub only_simulated: Option<Name>,
     /// The disk, if the request ends off-loading; and the store, if only that is removed.
@@ -47,6 +48,12 @@ pub struct Request {
     pub unconfirmed: Option<Problem>,
     /// The interval, if the answer is printed again and again.
     pub again: Option<Duration>,
+}
+
+/// A picture of an answer, and its file.
+pub struct Picture {
+    pub path: PathBuf,
+    pub draw: fn(Value) -> Result<String, ClientError>,
 }
 
 impl Request {
@@ -140,7 +147,8 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Curve { name, policy, svg } => {
             let policy = policy.map_or_else(String::new, |policy| format!("?policy={}", print::eviction(policy)));
             let request = Request::get(at(&name) + "/curve" + &policy, |answer| Ok(curve::text(&read(answer)?)));
-            Request { svg, ..request }
+            let draw = |answer| Ok(curve::svg(&read(answer)?));
+            Request { svg: svg.map(|path| Picture { path, draw }), ..request }
         }
         VolumeVerb::Grow { name, size } => {
             Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))
@@ -188,7 +196,15 @@ fn create_request(arguments: CreateArgs) -> Request {
         allow: access_list(access.allow).unwrap_or_default(),
         read_only: access.read_only.is_some_and(Switch::is_on),
         description: access.description.unwrap_or_default(),
+        servers: arguments.cluster.servers,
+        on: arguments.cluster.on,
+        stripe: arguments.cluster.stripe,
+        least: arguments.cluster.least,
     };
+    if arguments.dry_run && body.is_of_cluster() {
+        let print = |answer| Ok(read::<ClusterPlanView>(answer)?.message + "\n");
+        return Request { print, ..Request::new(Method::POST, "/v1/cluster/plan", Some(json!(body))) };
+    }
     if arguments.dry_run {
         let print = |answer| Ok(read::<PlanView>(answer)?.message + "\n");
         return Request { print, ..Request::new(Method::POST, "/v1/plan", Some(json!(body))) };

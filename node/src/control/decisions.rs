@@ -156,6 +156,9 @@ impl Control {
         if request.from.is_some() {
             return Err(Invalid::PlanOfExport.into());
         }
+        if request.is_of_cluster() {
+            return Err(Invalid::PlanOfCluster.into());
+        }
         let request = self.with_policy(request)?;
         if let Some(size) = request.size {
             check_size(size.0).map_err(Invalid::from)?;

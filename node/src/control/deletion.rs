@@ -15,6 +15,9 @@ impl Control {
     /// Deletes a volume with its data, unless that is a device or on another server. With `force`, clients are
     /// disconnected, and what a server that is away has not got is lost; otherwise there must be none of either.
     pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
+        if !force {
+            self.refuse_part(name, "deleting")?;
+        }
         self.delete(name, force, false).await
     }
 

@@ -1,6 +1,7 @@
 //! Why a change was refused: one variant per reason that a caller can act on. The message names the thing, the hint the
 //! remedy.
 
+mod cluster;
 mod invalid;
 mod offline;
 mod offload;
@@ -16,6 +17,7 @@ use engine::control::Refusal;
 use engine::units::Share;
 use tokio::task::JoinError;
 
+pub use self::cluster::PartError;
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
 pub use self::offload::OffloadRefused;
@@ -193,6 +195,9 @@ pub enum Error {
     /// The export on another server cannot be a volume's data.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
+    /// The disk takes part in a cluster.
+    #[error(transparent)]
+    Part(#[from] PartError),
     /// Writes are not off-loaded as requested.
     #[error(transparent)]
     Offload(Box<OffloadRefused>),
@@ -283,6 +288,10 @@ pub enum Error {
     Metrics(#[from] std::fmt::Error),
 }
 
+/// What can be done about a disk on the device of another one.
+const SAME_DEVICE_HINT: &str = "name one on another device, or accept it with --force (a disk of raw volumes only has \
+                                little in its directory)";
+
 impl From<OffloadRefused> for Error {
     fn from(error: OffloadRefused) -> Error {
         Error::Offload(Box::new(error))
@@ -299,6 +308,7 @@ impl Error {
             Error::Policy(error) => error.status(),
             Error::Upstream(error) => error.status(),
             Error::Offload(error) => error.status(),
+            Error::Part(error) => error.status(),
             Error::Store(error) | Error::SpaceOfStore(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
@@ -336,6 +346,7 @@ impl Error {
             Error::Policy(error) => return error.hint(),
             Error::Upstream(error) => return error.hint(),
             Error::Offload(error) => return error.hint(),
+            Error::Part(error) => return error.hint(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
@@ -362,11 +373,7 @@ impl Error {
                 "request less, reduce another tenant's share, or let shares exceed the disk with --overcommit".into()
             }
             Error::GuaranteeTooLarge { .. } => "request less, or a larger share with --share".into(),
-            Error::SameDevice { .. } => {
-                "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
-                 directory)"
-                    .into()
-            }
+            Error::SameDevice { .. } => SAME_DEVICE_HINT.into(),
             Error::Raw(error) => error.hint().into(),
             Error::NoPlace { .. } => "request less, or delete a volume of the disk".into(),
             Error::NoRoomBehind { .. } => "request less, or copy the data to a larger volume".into(),

@@ -59,6 +59,7 @@ impl Control {
         overcommit: bool,
     ) -> Result<(), Error> {
         check_consistent(after)?;
+        self.check_schedule(disk, tenant, (before, after))?;
         if running.is_remote(tenant) {
             refuse_promises(tenant, after)?;
         }

@@ -6,6 +6,7 @@
 //! the server's directory, and everything about volumes on the disks.
 
 mod automatic;
+mod cluster;
 mod curve;
 mod decisions;
 mod deletion;
@@ -51,6 +52,7 @@ use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;
 
+pub use cluster::{DiskFacts, Follower, PartFacts};
 pub use disks::SIM;
 pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason};
 #[cfg(test)]
@@ -117,6 +119,8 @@ pub struct Control {
     misses: Mutex<guarantees::Misses>,
     /// What tenants used of their disks recently.
     histories: Mutex<history::Histories>,
+    /// The disk that follows the schedule of a cluster.
+    scheduled: Mutex<cluster::Scheduled>,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -286,6 +290,7 @@ impl Control {
             decisions: Mutex::default(),
             misses: Mutex::default(),
             histories: Mutex::default(),
+            scheduled: Mutex::default(),
             state: Mutex::new(State { disks: BTreeMap::new(), remembered: BTreeMap::new() }),
             _lock: lock,
             config,
@@ -617,7 +622,7 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 impl Volume {
     /// What a client may do with the volume; `None` if it may not open it.
     fn grants(&self, peer: &Peer) -> Option<Grant> {
-        let spec = self.spec.as_ref()?;
+        let spec = self.spec.as_ref().filter(|spec| spec.is_complete())?;
         let grant = spec.allow.grants(peer)?;
         Some(if spec.read_only { Grant::Read } else { grant })
     }

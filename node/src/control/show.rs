@@ -303,7 +303,9 @@ fn volume_view(
     listening: &[NbdAddress],
 ) -> VolumeView {
     let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
+    let is_complete = volume.spec.as_ref().is_none_or(Spec::is_complete);
     let condition = match &volume.state {
+        VolumeState::Serving { .. } if !is_complete => Condition::Creating,
         VolumeState::Serving { .. } => Condition::Online,
         VolumeState::Creating(_) => Condition::Creating,
         VolumeState::Waiting(_) | VolumeState::Offline(_) => Condition::Offline,
@@ -328,6 +330,7 @@ fn volume_view(
         path,
         upstream,
         raw: spec.is_some_and(|spec| spec.device.is_some()),
+        cluster: spec.and_then(|spec| spec.cluster.clone()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
         allow: spec.map(|spec| spec.allow.texts()).unwrap_or_default(),
         read_only: spec.is_some_and(|spec| spec.read_only),
@@ -374,6 +377,7 @@ fn remembered_views(
         size_bytes: known.size,
         path: known.device.as_ref().map(|device| device.display().to_string()).unwrap_or_default(),
         raw: known.device.is_some(),
+        cluster: None,
         uris: Vec::new(),
         allow: Vec::new(),
         read_only: false,
@@ -407,9 +411,10 @@ fn remembered_views(
 /// The request that would create this volume, with its tenant's present allotment.
 fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> CreateVolume {
     let upstream = spec.upstream.as_ref();
+    let whole = spec.cluster.as_ref().map_or(spec.size, |part| part.size);
     CreateVolume {
         name: name.clone(),
-        size: Some(Size(spec.size)).filter(|_| spec.upstream.is_none()),
+        size: Some(Size(whole)).filter(|_| spec.upstream.is_none()),
         device: spec.device.as_ref().map(|device| device.path.display().to_string()),
         force: false,
         from: upstream.map(|remote| remote.from.clone()),
@@ -435,6 +440,10 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         allow: spec.allow.clone(),
         read_only: spec.read_only,
         description: spec.description.clone(),
+        servers: None,
+        on: spec.cluster.as_ref().map_or_else(Vec::new, |part| part.servers.clone()),
+        stripe: spec.cluster.as_ref().map(|part| Size(part.stripe)),
+        least: None,
     }
 }
 

@@ -7,7 +7,7 @@ use engine::offload::STORE_BYTES_MIN;
 use engine::units::{BLOCK, VOLUME_BYTES_MAX};
 
 use super::view::{CreateStore, CreateVolume, SetStores, SetTenant, Setting, StoreView};
-use super::volumes::which_disk;
+use super::volumes::{Role, which_disk};
 use super::{Control, Done, Error, Invalid, Kind};
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::spec::Allocation;
@@ -36,7 +36,7 @@ impl Control {
         }
         let size = Some(Size(size.0.next_multiple_of(BLOCK)));
         let volume = CreateVolume { disk, share, overcommit, allow, description, ..CreateVolume::plain(name, size) };
-        self.create(volume, true).await.map_err(|error| match error {
+        self.create(volume, Role::Store).await.map_err(|error| match error {
             Error::Store(error @ (StoreError::NoSpace { .. } | StoreError::NoAllocation { .. })) => {
                 Error::SpaceOfStore(error)
             }
@@ -125,8 +125,13 @@ impl Error {
 }
 
 impl CreateVolume {
+    /// Whether the request says something that only a cluster can do.
+    pub fn is_of_cluster(&self) -> bool {
+        self.servers.is_some() || !self.on.is_empty() || self.stripe.is_some() || self.least.is_some()
+    }
+
     /// A volume of which nothing else is requested.
-    pub(super) fn plain(name: Name, size: Option<Size>) -> CreateVolume {
+    pub fn plain(name: Name, size: Option<Size>) -> CreateVolume {
         CreateVolume {
             name,
             size,
@@ -155,6 +160,10 @@ impl CreateVolume {
             allow: Default::default(),
             read_only: false,
             description: Default::default(),
+            servers: None,
+            on: Vec::new(),
+            stripe: None,
+            least: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use engine::ids::VolumeId;
 use tracing::{info, warn};
 
 use super::decisions::cache_note;
+use super::error::PartError;
 use super::opening::NotOpen;
 use super::raw::{self, Chosen};
 use super::tenants::TenantChange;
@@ -17,17 +18,20 @@ use super::{
 };
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
-use crate::store::spec::{Allocation, WriteCache, check_size};
+use crate::store::spec::{Allocation, Part, WriteCache, check_size};
 use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
 
 impl Control {
     /// Creates a volume. If this fails, nothing remains.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
-        self.create(request, false).await
+        if request.is_of_cluster() {
+            return Err(PartError::NoCluster(request.name).into());
+        }
+        self.create(request, Role::Volume).await
     }
 
-    /// The same, or a store.
-    pub(super) async fn create(&self, request: CreateVolume, is_store: bool) -> Result<Done, Error> {
+    /// The same, of any volume.
+    pub(super) async fn create(&self, request: CreateVolume, role: Role) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         // Asked before the disk's lock is taken, since the server may not answer.
         let remote = upstreams::choose(&request).await?;
@@ -37,7 +41,7 @@ impl Control {
         let request = self.with_policy(request)?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
-        let stores = is_store.then(Name::of_stores);
+        let stores = (role == Role::Store).then(Name::of_stores);
         let tenant = stores.as_ref().or(request.tenant.as_ref()).unwrap_or(&request.name);
         let found = self.stored_tenant(&disk, tenant).await?;
         let (before, promised) = {
@@ -48,7 +52,7 @@ impl Control {
         };
         let asks_cache = request.cache.is_some();
         let Planned { spec, store, progress, change, asks } =
-            self.plan(&request, &disk, (is_store, chosen.as_ref(), remote.as_ref()), decided, found)?;
+            self.plan(&request, &disk, (role, chosen.as_ref(), remote.as_ref()), decided, found)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -91,7 +95,7 @@ impl Control {
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
-        message += &match is_store {
+        message += &match stores.is_some() {
             true => self.share_note(&disk, &promised),
             false => self.promise_note(&disk, &tenant, &promised),
         };
@@ -125,7 +129,7 @@ impl Control {
         &self,
         request: &CreateVolume,
         disk: &Name,
-        (is_store, chosen, remote): (bool, Option<&Chosen>, Option<&upstreams::Chosen>),
+        (role, chosen, remote): (Role, Option<&Chosen>, Option<&upstreams::Chosen>),
         decided: Option<Size>,
         found: Option<TenantSpec>,
     ) -> Result<Planned, Error> {
@@ -141,9 +145,11 @@ impl Control {
         if !matches!(state.find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name.clone()));
         }
-        let mut spec = match is_store {
-            true => Spec::new_store(size),
-            false => Spec::new(size, request.tenant.clone(), request.allocation),
+        let is_store = role == Role::Store;
+        let mut spec = match role {
+            Role::Store => Spec::new_store(size),
+            Role::Volume => Spec::new(size, request.tenant.clone(), request.allocation),
+            Role::Part(part) => Spec::new_part(size, request.allocation, part),
         };
         let tenant = spec.tenant(&request.name);
         let is_new = !state.may_have_tenant(disk, &tenant);
@@ -311,6 +317,7 @@ impl Control {
 
     /// Grows a volume: the file first, then the specification, then the size that clients see at their next open.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
+        self.refuse_part(name, "growing")?;
         let on = self.changeable(name)?.disk;
         self.yield_probe(&on).await;
         let (turn, disk) = self.change_volume(name).await?;
@@ -421,6 +428,17 @@ impl Control {
         }
         Ok(done)
     }
+}
+
+/// What a new volume is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// Clients.
+    Volume,
+    /// Other disks, which off-load writes into it.
+    Store,
+    /// Clients of a volume of a cluster that it is a part of.
+    Part(Part),
 }
 
 /// A volume whose name and share are reserved.

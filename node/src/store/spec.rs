@@ -16,8 +16,8 @@ pub enum SpecError {
     #[error("{}", .0.message())]
     Syntax(Box<toml::de::Error>),
     #[error(
-        "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, and {FORMAT_OFFLOAD} of volumes \
-         whose writes may be off-loaded"
+        "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, {FORMAT_OFFLOAD} of volumes whose \
+         writes may be off-loaded, and {FORMAT_PART} of parts of a cluster's volumes"
     )]
     Format(u32),
     #[error(transparent)]
@@ -30,6 +30,8 @@ pub enum SpecError {
     DeviceAndUpstream,
     #[error("only a volume of the disk itself, and no store, can be off-loaded: the specification was edited")]
     Offload,
+    #[error("a part of a cluster's volume is a volume of the disk itself: the specification was edited")]
+    Part,
     #[error("a store is a file with write_cache = \"none\" and has no tenant of its own: the specification was edited")]
     Store,
 }
@@ -126,6 +128,27 @@ pub struct EarlierAllotment {
     pub sequence: u64,
 }
 
+/// Which part of which volume of a cluster a volume is. It has the name of that volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The cluster.
+    #[schema(value_type = String)]
+    pub cluster: Name,
+    /// The UUID of the whole volume.
+    #[schema(value_type = String)]
+    pub volume: Uuid,
+    /// Its servers, in the order of the stripes.
+    #[schema(value_type = Vec<String>)]
+    pub servers: Vec<Name>,
+    /// Its size, bytes.
+    pub size: u64,
+    /// Bytes that follow each other on one server.
+    pub stripe: u64,
+    /// Whether the creation of the whole volume is complete. Before that, no client can open it.
+    pub committed: bool,
+}
+
 /// The content of `volumes/NAME.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -163,6 +186,10 @@ pub struct Spec {
     /// off-loaded. An earlier release refuses the field and the format, instead of serving old content.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offload: bool,
+    /// The volume of a cluster that it is a part of, if it is. An earlier release refuses the field and the format,
+    /// instead of serving a part whose volume was never completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Part>,
     /// Whether all clients are refused writes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
@@ -181,6 +208,8 @@ const FORMAT: u32 = 1;
 const FORMAT_STORE: u32 = 2;
 /// That of volumes whose writes may be off-loaded.
 const FORMAT_OFFLOAD: u32 = 3;
+/// That of parts of a cluster's volumes.
+const FORMAT_PART: u32 = 4;
 
 impl Spec {
     /// The specification of a new volume.
@@ -199,6 +228,7 @@ impl Spec {
             allow: Access::default(),
             store: false,
             offload: false,
+            cluster: None,
             read_only: false,
             description: Description::default(),
             allotment: None,
@@ -216,15 +246,29 @@ impl Spec {
         Spec { format: if offload { FORMAT_OFFLOAD } else { FORMAT }, offload, ..self.clone() }
     }
 
-    /// Whether the volume can be off-loaded: its data is on the disk, and it is no store.
+    /// The specification of a new part of a cluster's volume.
+    pub fn new_part(size: u64, allocation: Allocation, part: Part) -> Spec {
+        Spec { format: FORMAT_PART, cluster: Some(part), ..Spec::new(size, None, allocation) }
+    }
+
+    /// Whether the volume can be off-loaded: its data is on the disk, it is no store, and no part of a volume whose
+    /// servers work at the same time.
     pub fn is_offloadable(&self) -> bool {
-        self.upstream.is_none() && !self.store
+        self.upstream.is_none() && !self.store && self.cluster.is_none()
+    }
+
+    /// Whether clients may see it: it is no part of a volume whose creation is not complete.
+    pub fn is_complete(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|part| part.committed)
     }
 
     /// Parses and checks a specification.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
+        let is_part = spec.cluster.is_some();
         match (spec.format, spec.store, spec.offload) {
+            (FORMAT_PART, false, false) if is_part && spec.has_file() && spec.tenant.is_none() => {}
+            _ if is_part => return Err(SpecError::Part),
             (FORMAT, false, false) => {}
             (FORMAT_STORE, true, false) if spec.is_plain_store() => {}
             (FORMAT_OFFLOAD, false, true) if spec.is_offloadable() => {}

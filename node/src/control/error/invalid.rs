@@ -47,6 +47,8 @@ pub enum Invalid {
     MinAboveMax { min: Rate, max: Rate },
     #[error("a burst has no effect without a ceiling: set --max-bandwidth or --max-iops, too, or leave out --burst")]
     BurstWithoutCeiling,
+    #[error("where a volume on servers of a cluster would be is asked with POST /v1/cluster/plan")]
+    PlanOfCluster,
     #[error("--cache and --like exclude each other: give one of them")]
     CacheAndLike,
     #[error("tenant '{0}' exists and has its cache: leave out --like")]

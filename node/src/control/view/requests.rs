@@ -114,6 +114,20 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(value_type = String)]
     pub description: Description,
+    /// In a cluster: how many servers it is striped over, each with the share. The default is the number of `on`, or 1.
+    #[serde(default)]
+    pub servers: Option<u32>,
+    /// In a cluster: its servers, in the order of the stripes. The default is chosen by the cluster.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub on: Vec<Name>,
+    /// In a cluster: bytes that follow each other on one server, such as "64KiB", the default.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub stripe: Option<Size>,
+    /// In a cluster: the least R of the cluster that is accepted, 0 to 1. The default is 0.9.
+    #[serde(default)]
+    pub least: Option<f64>,
 }
 
 /// A value, or `"none"` to remove it.

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{CeilingsView, Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
 use crate::sessions::Shown;
-use crate::store::spec::{Allocation, Eviction, WriteCache};
+use crate::store::spec::{Allocation, Eviction, Part, WriteCache};
 
 /// The miss ratio at one cache size.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -175,6 +175,9 @@ pub struct VolumeView {
     pub path: String,
     /// Whether its data is a raw device.
     pub raw: bool,
+    /// The volume of a cluster that it is a part of; absent if it is none.
+    #[serde(default)]
+    pub cluster: Option<Part>,
     /// The export on another server that has its data; absent if it is on the disk.
     pub upstream: Option<UpstreamView>,
     /// The URIs under which clients open it.

@@ -1,0 +1,281 @@
+//! A session with etcd: from a connection until something fails. After a restart of etcd, watches and leases of its
+//! client stay dead, so a new session builds everything anew.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::{interval, timeout};
+use tracing::{info, warn};
+
+use super::decide::{Decision, decide, finished};
+use super::etcd::{Etcd, EtcdError, Lease};
+use super::failpoint::failpoint;
+use super::kept::Kept;
+use super::records::{Ack, Alive, Change, Image, Member, Schedule, What};
+use super::{Cluster, Doing, clock};
+use crate::control::DiskFacts;
+use crate::quantity::Name;
+
+/// Between two sessions.
+pub const PAUSE: Duration = Duration::from_millis(500);
+/// A server that says nothing for so long is away.
+const TTL: Duration = Duration::from_secs(10);
+/// How often the lease is renewed, and things that no key of etcd tells of are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Free space changes all the time; it is told at most that often, unless something else is.
+const FACTS_INTERVAL: Duration = Duration::from_secs(5);
+/// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
+/// milliseconds.
+const AHEAD: Duration = Duration::from_millis(500);
+
+/// Why a server has not joined that is about to.
+const JOINING: &str = "it is joining";
+
+/// What was told of this server, under its lease.
+struct Told {
+    alive: Option<Alive>,
+    at: Instant,
+}
+
+impl Cluster {
+    /// Ends only with an error.
+    pub(super) async fn session(self: &Arc<Cluster>) -> Result<Infallible, EtcdError> {
+        let etcd = Etcd::connect(&self.settings).await?;
+        let mut image = Arc::new(etcd.image().await?);
+        let mut lease = etcd.kept_lease(TTL).await?;
+        let mut watch = etcd.watch(image.revision).await?;
+        {
+            let mut state = self.state();
+            (state.link, state.lease) = (Ok(etcd.clone()), Some(lease.id));
+        }
+        info!(cluster = %self.settings.cluster, "etcd answers");
+        let (mut told, mut ticks) = (Told { alive: None, at: Instant::now() }, interval(TICK));
+        loop {
+            self.image.send_replace(Some(image.clone()));
+            self.look(&etcd, &lease, &image, &mut told).await?;
+            tokio::select! {
+                event = watch.message() => {
+                    let event = event?.ok_or(EtcdError::Closed)?;
+                    if event.canceled() {
+                        return Err(EtcdError::Closed);
+                    }
+                }
+                () = self.wake.notified() => {}
+                _ = ticks.tick() => lease.renew().await?,
+            }
+            // One look for all that has happened so far.
+            while let Ok(event) = timeout(Duration::ZERO, watch.message()).await {
+                event?.ok_or(EtcdError::Closed)?;
+            }
+            image = Arc::new(etcd.image().await?);
+        }
+    }
+
+    /// Does what is missing.
+    async fn look(
+        self: &Arc<Cluster>,
+        etcd: &Etcd,
+        lease: &Lease,
+        image: &Arc<Image>,
+        told: &mut Told,
+    ) -> Result<(), EtcdError> {
+        let facts = self.disk_facts().await;
+        let standing = match &facts {
+            Ok((_, facts)) => self.join(etcd, image, facts).await?,
+            Err(why) => Err(why.clone()),
+        };
+        let is_news = self.state().standing != standing;
+        if is_news {
+            match &standing {
+                Err(why) if why == JOINING => {}
+                Ok(()) => info!(cluster = %self.settings.cluster, name = %self.settings.name, "joined"),
+                Err(why) => warn!(cluster = %self.settings.cluster, "not joined: {why}"),
+            }
+        }
+        {
+            let mut state = self.state();
+            state.standing = standing.clone();
+            state.disk = facts.clone().ok();
+        }
+        let (Ok(()), Ok((disk, facts))) = (standing, facts) else {
+            if told.alive.take().is_some() {
+                etcd.transact(Vec::new(), vec![etcd.remove(&format!("alive/{}", self.settings.name))]).await?;
+            }
+            return Ok(());
+        };
+        self.control.set_scheduled(disk.clone());
+        self.take_schedule(image, &facts).await;
+        self.tell((etcd, lease), image, self.alive(image, &disk, &facts), told).await?;
+        self.decide(etcd, image).await?;
+        for (name, uuid) in finished(image) {
+            let then = vec![etcd.remove(&format!("volumes/{name}")), etcd.remove_below(&format!("gone/{uuid}/"))];
+            if etcd.transact(vec![etcd.unchanged(image, &format!("volumes/{name}"))], then).await?.is_some() {
+                info!(volume = %name, "deleted on all its servers");
+            }
+        }
+        self.work(etcd, image, &disk);
+        Ok(())
+    }
+
+    async fn disk_facts(&self) -> Result<(Name, DiskFacts), String> {
+        let disk = self.control.cluster_disk(self.settings.disk.as_ref())?;
+        let facts = self.control.cluster_facts(&disk).await?;
+        Ok((disk, facts))
+    }
+
+    /// Enters this server into the list of members, unless another one has its name.
+    async fn join(&self, etcd: &Etcd, image: &Image, facts: &DiskFacts) -> Result<Result<(), String>, EtcdError> {
+        let name = &self.settings.name;
+        let this = Member { uuid: facts.uuid, advertise: self.settings.advertise.clone() };
+        let known = image.members.get(name);
+        if known == Some(&this) {
+            return Ok(Ok(()));
+        }
+        if let Some(other) = known.filter(|known| known.uuid != this.uuid) {
+            let has_left = image.draining.contains(name)
+                && !image.alive.contains_key(name)
+                && image.volumes_of(name).all(|(_, volume)| volume.deleting);
+            if !has_left {
+                return Ok(Err(format!(
+                    "the name '{name}' belongs to another server, with disk {} at {}: give this one another --name, \
+                     or drain that one, delete its volumes and stop it",
+                    other.uuid, other.advertise
+                )));
+            }
+        }
+        let elsewhere = image.members.iter().find(|(other, known)| *other != name && known.uuid == this.uuid);
+        if let Some((other, _)) = elsewhere {
+            return Ok(Err(format!(
+                "its disk {} is that of server '{other}' in this cluster: start it with --name {other}",
+                this.uuid
+            )));
+        }
+        let key = format!("members/{name}");
+        // Somebody else may have been faster, which the next look shows.
+        let when = etcd.unchanged(image, &key);
+        let mut then = vec![etcd.put(&key, &this, None)];
+        if known.is_some_and(|known| known.uuid != this.uuid) {
+            then.push(etcd.remove(&format!("draining/{name}")));
+        }
+        etcd.transact(vec![when], then).await?;
+        Ok(Err(JOINING.into()))
+    }
+
+    /// Keeps a schedule that is newer than the one it has; a lower version is never taken.
+    async fn take_schedule(&self, image: &Image, facts: &DiskFacts) {
+        let Some((schedule, revision)) = &image.schedule else { return };
+        let has = self.state().kept.clone();
+        let is_newer =
+            has.as_ref().filter(|has| has.disk == facts.uuid).is_none_or(|has| schedule.version > has.schedule.version);
+        if !is_newer {
+            return;
+        }
+        let kept = Kept::new(self.settings.cluster.clone(), facts.uuid, *revision, schedule.clone());
+        let (written, data) = (kept.clone(), self.control.config.data.clone());
+        let written = tokio::task::spawn_blocking(move || written.write(&data)).await.map_err(std::io::Error::other);
+        let written = written.flatten().map_err(|error| format!("the schedule cannot be kept: {error}"));
+        if written.is_ok() {
+            info!(version = schedule.version, slots = schedule.slots.len(), "a new schedule");
+            self.state().kept = Some(kept);
+            self.follow_now().await;
+        }
+        self.note(Doing::Keeping, written);
+    }
+
+    fn alive(&self, image: &Image, disk: &Name, facts: &DiskFacts) -> Alive {
+        // If they are not known, none is served as far as the cluster knows.
+        let parts = self.control.parts(disk).unwrap_or_default();
+        let is_missing = |name: &Name, uuid| {
+            let here = parts.get(name).filter(|here| here.part.volume == uuid);
+            here.is_none_or(|here| !here.is_served || !here.part.committed)
+        };
+        let expected = image.volumes_of(&self.settings.name).filter(|(_, volume)| !volume.deleting);
+        let missing = expected.filter(|(name, volume)| is_missing(name, volume.uuid)).map(|(name, _)| name.clone());
+        let state = self.state();
+        Alive {
+            disk: disk.clone(),
+            size_bytes: facts.size_bytes,
+            free_bytes: facts.free_bytes,
+            insulation_permille: facts.insulation_permille,
+            switch_ns: facts.switch_ns,
+            round_max_ns: facts.round_max_ns,
+            clock: state.clock,
+            version: state.kept.as_ref().map_or(0, |kept| kept.schedule.version),
+            missing: missing.collect(),
+        }
+    }
+
+    /// Tells the cluster of this server.
+    async fn tell(
+        &self,
+        (etcd, lease): (&Etcd, &Lease),
+        image: &Image,
+        alive: Alive,
+        told: &mut Told,
+    ) -> Result<(), EtcdError> {
+        let is_same = |before: &Alive| {
+            let clock = super::records::ClockState { error_ns: before.clock.error_ns, ..alive.clock };
+            *before == Alive { free_bytes: before.free_bytes, clock, ..alive.clone() }
+        };
+        let is_known = told.alive.as_ref() == Some(&alive);
+        let is_there = image.alive.contains_key(&self.settings.name);
+        let is_recent = told.alive.as_ref().is_some_and(is_same) && told.at.elapsed() < FACTS_INTERVAL;
+        if is_there && (is_known || is_recent) {
+            return Ok(());
+        }
+        let name = &self.settings.name;
+        let then = vec![
+            etcd.put(&format!("alive/{name}"), &alive, Some(lease.id)),
+            etcd.put(&format!("versions/{name}"), &alive.version, None),
+        ];
+        etcd.transact(Vec::new(), then).await?;
+        *told = Told { alive: Some(alive), at: Instant::now() };
+        Ok(())
+    }
+
+    /// Commits or undoes the change that is being made, if it can be decided. Another server may do so at the same
+    /// time: etcd lets one of them.
+    async fn decide(&self, etcd: &Etcd, image: &Image) -> Result<(), EtcdError> {
+        let Some(change) = &image.change else { return Ok(()) };
+        let Some(decision) = decide(change, &image.acks) else { return Ok(()) };
+        let end = [etcd.remove("change"), etcd.remove_below(&format!("acks/{}/", change.id))];
+        let still = etcd.unchanged(image, "change");
+        match decision {
+            Decision::Undo(why) => {
+                let outcome =
+                    etcd.put(&format!("outcome/{}", change.id), &Ack { error: Some(why.clone()) }, Some(change.lease));
+                let then = end.into_iter().chain([outcome]).collect();
+                if etcd.transact(vec![still], then).await?.is_some() {
+                    warn!(volume = %change.volume, "a change of the cluster is undone: {why}");
+                }
+            }
+            Decision::Commit => {
+                let key = format!("volumes/{}", change.volume);
+                let before = image.volumes.get(&change.volume);
+                let volume = match (&change.what, before) {
+                    (What::Create { volume, .. }, None) => volume.clone(),
+                    (What::Delete { .. }, Some(before)) => super::records::Volume { deleting: true, ..before.clone() },
+                    // A proposal holds only as long as this cannot be.
+                    (What::Create { .. }, Some(_)) | (What::Delete { .. }, None) => return Ok(()),
+                };
+                let schedule = announced(change, &image.schedule());
+                let then = [etcd.put("schedule", &schedule, None), etcd.put(&key, &volume, None)];
+                let when = vec![still, etcd.unchanged(image, &key), etcd.unchanged(image, "schedule")];
+                if etcd.transact(when, then.into_iter().chain(end).collect()).await?.is_some() {
+                    info!(volume = %change.volume, version = schedule.version, "a change of the cluster is committed");
+                    failpoint("committed");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The schedule of a change, with the time when it begins: late enough for all servers to know of it, and after the one
+/// before, even if that has not begun yet.
+fn announced(change: &Change, before: &Schedule) -> Schedule {
+    let now = clock::now_ns().max(before.begins_ns);
+    let rounds = 2 * before.round_ns.max(change.schedule.round_ns);
+    Schedule { begins_ns: now + rounds + AHEAD.as_nanos() as u64, ..change.schedule.clone() }
+}
