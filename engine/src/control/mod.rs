@@ -78,8 +78,8 @@ pub enum Command {
     /// Set another policy, or other settings of the present one. Queued requests keep their order. The depth is limited
     /// to the initial one.
     SetPolicy(Box<policy::Settings>),
-    /// From now on the disk follows this part of a cluster's schedule, when it takes effect; until then, an earlier one.
-    /// `None`: it follows no schedule any more. Its tenants are known. A disk that needs no slices, or has another
+    /// From now on the disk follows this part of a cluster's schedule, when it takes effect; until then, an earlier
+    /// one. `None`: it follows no schedule any more. Its tenants are known. A disk that needs no slices, or has another
     /// policy than `insulated`, keeps it for when that changes. A version that is not above the present one is refused.
     SetTimetable(Option<Box<Timetable>>),
     /// The relation of the engine's clock to cluster time, as far as is known.

@@ -7,8 +7,8 @@
 //!                    └─► Bench: engine, drive
 //! ```
 //!
-//! The servers may follow a schedule, each with a clock of its own ([`Striped::set_clock`]). The client divides requests
-//! as a gateway does, and has no cache.
+//! The servers may follow a schedule, each with a clock of its own ([`Striped::set_clock`]). The client divides
+//! requests as a gateway does, and has no cache.
 
 use std::collections::BTreeMap;
 

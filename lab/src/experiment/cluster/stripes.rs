@@ -36,7 +36,8 @@ pub const FIVE: Experiment = Experiment {
     question: "Do the paper's five tenants on ten servers keep R x R of the cluster x share, with caches?",
     setup: "Ten servers with a barracuda-7200.9 and 1 GiB of memory each. Servers, share, bytes, requests outstanding: \
             (7, 1/6, 28 GB, 2), (5, 1/3, 120 GB, 3), (3, 1/2, 96 GB, 1), (5, 1/2, 120 GB, 4), (5, 1/2, 120 GB, 5); \
-            random reads of 4 KiB per server. The first tenant has its data read through once. 600 s of warm-up, then 300 s.",
+            random reads of 4 KiB per server. The first tenant has its data read through once. 600 s of \
+            warm-up, then 300 s.",
     paper: "Wachs and Ganger, section 4.4, figure 13.",
     run: five,
 };

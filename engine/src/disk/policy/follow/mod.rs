@@ -11,8 +11,8 @@
 //!   other server is asked. So the slices of a striped tenant coincide on all its servers.
 //! - The disk idles for the owner of a slot while its next request is likely to come within the slot
 //!   (`../../slices/gap.rs`): a client of a striped volume waits for its slowest server between two requests.
-//! - When the next request of the owner does not fit into the rest of its slot, or the rest pays for an overrun, the next
-//!   slot begins at once. So what one tenant leaves of its slot the next one has, and leaves as much of its own.
+//! - When the next request of the owner does not fit into the rest of its slot, or the rest pays for an overrun, the
+//!   next slot begins at once. So what one tenant leaves of its slot the next one has, and leaves as much of its own.
 //! - An overrun is a debt as far as the tenant has not left as much before. Requests vary, so that each tenant exceeds
 //!   some slices by a little; if one server shortened the next slot for that, the others would wait for it.
 //! - Time that nobody owns, or that its owner does not use, is lent: to tenants of this server alone first, then to

@@ -111,9 +111,9 @@ impl Stage {
         self.now = until;
     }
 
-    /// Slices of a tenant from a time on: beginning and end in their rounds, milliseconds. A slice begins up to a request
-    /// before its slot, when the next request of the tenant before does not fit; so 7 ms are added to both, and what
-    /// begins at 0 is at 7.
+    /// Slices of a tenant from a time on: beginning and end in their rounds, milliseconds. A slice begins up to a
+    /// request before its slot, when the next request of the tenant before does not fit; so 7 ms are added to both, and
+    /// what begins at 0 is at 7.
     fn of(&self, tenant: TenantId, from_ms: u64) -> Vec<(u64, u64)> {
         let slices = self.slices.iter().filter(|slice| slice.tenant == tenant && slice.begun >= from_ms * MS);
         slices
