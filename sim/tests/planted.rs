@@ -58,12 +58,22 @@ fn is_of_machines(bug: Bug) -> bool {
     )
 }
 
+/// Whether a bug concerns striped volumes.
+fn is_of_stripes(bug: Bug) -> bool {
+    use Bug::*;
+    matches!(
+        bug,
+        LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidPartAnswered
+    )
+}
+
 /// The worlds in which a bug can show.
 fn worlds(bug: Bug) -> Worlds {
     match bug {
         Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
         _ if is_of_machines(bug) => Worlds::Machines,
+        _ if is_of_stripes(bug) => Worlds::Stripes,
         _ => Worlds::Server,
     }
 }
@@ -73,6 +83,7 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
         Worlds::Server => swarm::run_focused(seed, focus(bug), None),
         Worlds::Machines => swarm::run_machines(seed, focus_of_machines(bug), None),
         Worlds::Stores => swarm::run_stores(seed, focus_of_machines(bug), None),
+        Worlds::Stripes => swarm::run_stripes(seed, focus_of_machines(bug), None),
     };
     outcome.err()
 }
@@ -180,4 +191,9 @@ fn every_planted_bug_of_several_machines_is_found() {
 #[test]
 fn every_planted_bug_of_off_load_is_found() {
     all_are_found(Worlds::Stores);
+}
+
+#[test]
+fn every_planted_bug_of_striped_volumes_is_found() {
+    all_are_found(Worlds::Stripes);
 }

@@ -89,11 +89,15 @@ pub(crate) struct Split {
     pub(crate) unread: bool,
     /// How often the transfer was divided.
     pub(crate) tries: u8,
+    /// The legs of a striped volume that have answered a write that a lost session of theirs can still lose.
+    pub(crate) answered: u64,
+    /// A session of a striped volume was lost meanwhile: a flush has no result.
+    pub(crate) is_void: bool,
 }
 
 impl Default for Split {
     fn default() -> Split {
-        Split { left: 0, result: Ok(()), failures: None, unread: false, tries: 0 }
+        Split { left: 0, result: Ok(()), failures: None, unread: false, tries: 0, answered: 0, is_void: false }
     }
 }
 

@@ -264,7 +264,7 @@ impl Rig {
             }
         }
         let (io, volume) = (IoId(self.ios), crate::ids::VolumeId(0));
-        self.upstream.submit(self.now, io, &Io { op, volume, offset, len, segments, head: Vec::new() });
+        self.upstream.submit(self.now, io, u64::from(self.ios), &Io { op, volume, offset, len, segments, head: Vec::new() });
         self.heed();
         io
     }
@@ -555,9 +555,9 @@ fn a_flush_is_wanted_when_much_is_unflushed() {
     }
     rig.submit(Op::Write { durable: false }, 4 * BLOCK + SECTOR, SECTOR, 1);
     (0..5).for_each(|_| rig.answer(Kind::Write));
-    assert_eq!([4, 5].map(|blocks| rig.upstream.wants_flush(blocks * BLOCK)), [true, false], "a block is kept whole");
+    assert_eq!(rig.upstream.unflushed_bytes(), 5 * BLOCK, "a block is kept whole");
     rig.submit(Op::Flush, 0, 0, 0);
-    assert!(!rig.upstream.wants_flush(0), "one is outstanding");
+    assert!(rig.upstream.is_flushing());
     rig.write(7, 1);
     rig.answer(Kind::Write);
     rig.answer(Kind::Flush);

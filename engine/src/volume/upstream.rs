@@ -8,7 +8,7 @@
 //!
 //! A lost session is a failed device flush ([`crate::upstream`]). Blocks that it could lose stay in the cache
 //! ([`Durability::is_kept`](crate::disk::durability::Durability::is_kept)), so the server is flushed when they are a
-//! quarter of the partition.
+//! quarter of the partition. A volume that is striped over several servers has an upstream for each (`route/stripe.rs`).
 //!
 //! Until the first session, writes are answered when they are durable, so that they wait for it: the server may refuse
 //! this client, because it has admitted another one.
@@ -20,11 +20,11 @@ use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
 use crate::route::Done;
 use crate::spec::Refusal;
 use crate::units::BLOCK;
-use crate::upstream::{Action, Event, Request, Upstream};
+use crate::upstream::{Action, Event, Request};
 
 impl Volumes {
-    pub(crate) fn upstream_event(&mut self, volume: VolumeId, event: Event<'_>) {
-        self.route.upstream_event(self.now, volume, event);
+    pub(crate) fn upstream_event(&mut self, leg: VolumeId, event: Event<'_>) {
+        self.route.upstream_event(self.now, leg, event);
     }
 
     /// Carries out what the upstreams and the client of the stores want. Whether there was anything.
@@ -35,12 +35,15 @@ impl Volumes {
     /// Carries out what the upstreams want. Whether there was anything.
     fn heed_upstreams(&mut self) -> bool {
         let mut any = false;
-        while let Some((volume, action)) = self.route.poll_upstream(self.now) {
+        while let Some((leg, action)) = self.route.poll_upstream(self.now) {
             any = true;
+            let volume = self.route.volume_of(leg);
             match action {
                 Action::Ask(request) => {
-                    self.volume_mut(volume).is_unreached &= !matches!(request, Request::Online(_));
-                    self.effects.push(Effect::Upstream(volume, request));
+                    if matches!(request, Request::Online(_)) && self.route.reached(leg) {
+                        self.volume_mut(volume).is_unreached = false;
+                    }
+                    self.effects.push(Effect::Upstream(leg, request));
                 }
                 Action::Zero(segment) => {
                     let (frame, start, len) = (segment.frame, segment.start, segment.len);
@@ -51,12 +54,15 @@ impl Volumes {
                     self.relieve_upstream(volume);
                 }
                 Action::Load(load) => self.route.load_told(self.now, volume, load),
+                // A part of a flush has ended, and with the last one the flush, without a result.
+                Action::Void(io) if self.route.part_is_void(io) => self.io_done(io, self.now, Ok(())),
                 Action::Void(io) => self.void(io),
                 Action::Failed if planted!(LostSessionForgotten) => {}
+                Action::Failed if planted!(LostLegForgotten) && leg != volume => {}
                 Action::Failed => {
                     self.device_flush_failed(volume);
                     let failures = self.cache.durability.failures(volume);
-                    self.route.repeats_pending(volume, failures);
+                    self.route.session_lost(leg, failures);
                 }
             }
         }
@@ -96,7 +102,8 @@ impl Volumes {
         if self.route.is_offloading() {
             return Err(Refusal::Offload);
         }
-        if setup.stores.iter().any(|&(store, _)| !self.route.is_elsewhere(store)) {
+        let is_usable = |store| self.route.is_elsewhere(store) && !self.route.is_striped(store);
+        if !setup.stores.iter().all(|&(store, _)| is_usable(store)) {
             return Err(Refusal::UnknownVolume);
         }
         self.route.start_offload(self.now, setup);
@@ -137,11 +144,11 @@ impl Volumes {
 
     /// Whether the target of a volume takes zeroing requests at present.
     pub(super) fn may_zero(&self, volume: VolumeId) -> bool {
-        self.route.upstream(volume).is_none_or(Upstream::may_zero)
+        self.route.may_zero(volume)
     }
 
     /// A flush ended without a result.
-    fn void(&mut self, io: IoId) {
+    pub(super) fn void(&mut self, io: IoId) {
         let (volume, purpose) = (self.route.slot(io).io.volume, self.route.slot(io).purpose);
         debug_assert!(matches!(purpose, Purpose::Sync { .. }), "{purpose:?} is no flush");
         self.route.forget(io);
@@ -156,7 +163,7 @@ impl Volumes {
     /// Flushes the server if much of the partition waits for that.
     fn relieve_upstream(&mut self, volume: VolumeId) {
         let quarter = u64::from(self.cache.partition(self.tenant_of(volume)).target) * BLOCK / 4;
-        if self.route.upstream(volume).is_some_and(|upstream| upstream.wants_flush(quarter)) {
+        if self.route.wants_flush(volume, quarter) {
             self.flush_upstream(volume);
         }
     }

@@ -210,6 +210,9 @@ impl Volumes {
     pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
         let Some((io, served, result)) = self.route.done(self.now, since, io, result) else { return };
+        if result.is_ok() && self.route.is_void(io) {
+            return self.void(io);
+        }
         let slot = self.route.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);

@@ -22,6 +22,7 @@ use crate::control::view::{
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, TenantName};
+use crate::store::Exports;
 use crate::store::offload::StoreRef;
 use crate::store::spec::Allocation;
 
@@ -165,7 +166,8 @@ fn create_request(arguments: CreateArgs) -> Request {
         size: arguments.size,
         device: arguments.device.map(|device| absolute(&device.to_string_lossy())),
         force: arguments.force,
-        from: upstream.from,
+        from: Some(Exports(upstream.from)).filter(|exports| !exports.0.is_empty()),
+        stripe: upstream.stripe,
         shared: upstream.shared,
         upstream_deadline: upstream.upstream_deadline,
         upstream_connections: upstream.upstream_connections,

@@ -133,6 +133,7 @@ impl CreateVolume {
             device: None,
             force: false,
             from: None,
+            stripe: None,
             shared: false,
             upstream_deadline: None,
             upstream_connections: None,
