@@ -57,11 +57,17 @@ fn transfer(route: &mut Route, op: Op, start: u64, end: u64) -> IoId {
     io
 }
 
-/// The parts of transfers that legs have not answered, by leg, oldest first.
+/// The parts of a transfer, by leg. The upstreams do not know what was done here: numbers of requests come twice.
 fn parts(route: &Route, io: IoId) -> Vec<(VolumeId, IoId)> {
     let of_leg = |&leg: &VolumeId| route.upstream(leg).unwrap().pending().map(move |part| (leg, part));
     let all = route.legs(VOLUME).iter().flat_map(of_leg);
-    all.filter(|(_, part)| route.slot(*part).parent == Some(io)).collect()
+    let is_part = |of: &(VolumeId, IoId)| {
+        let slot = route.slot(of.1);
+        (slot.parent, slot.io.volume) == (Some(io), of.0)
+    };
+    let mut parts: Vec<_> = all.filter(is_part).collect();
+    parts.dedup();
+    parts
 }
 
 fn done(route: &mut Route, io: IoId, result: Result<(), Errno>) -> Option<(IoId, Result<(), Errno>)> {
