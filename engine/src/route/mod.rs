@@ -39,7 +39,7 @@ struct Leg {
     at: u8,
     /// It has had a session.
     is_reached: bool,
-    /// It was written to since its last good flush. Those of striped volumes only, which skip the others.
+    /// It has answered writes since its last good flush began. Those of striped volumes only, which skip the others.
     is_unflushed: bool,
 }
 

@@ -158,11 +158,7 @@ impl Route {
         let leg = self.disk.slot(io).io.volume;
         self.upstreams[leg].is_unflushed = true;
         let whole = self.disk.slot_mut(parent).split.as_mut().expect("a split transfer");
-        // The loss of the session has said so before.
-        debug_assert!(whole.is_void);
-        if planted!(VoidPartAnswered) {
-            whole.is_void = false;
-        }
+        whole.is_void = !planted!(VoidPartAnswered);
         true
     }
 
@@ -176,11 +172,11 @@ impl Route {
     pub(super) fn leg_answered(upstreams: &mut Table<VolumeId, Leg>, part: (VolumeId, Op), is_good: bool, of: &mut Split) {
         let (volume, op) = part;
         let Some(leg) = upstreams.get_mut(volume) else { return };
-        match op {
-            Op::Flush if !is_good => leg.is_unflushed = true,
-            // Zeros are retained by the leg, and a durable write cannot be lost.
-            Op::Write { durable: false } if is_good && !planted!(AnsweredPartTrusted) => of.answered |= 1 << leg.at,
-            Op::Write { .. } | Op::Flush | Op::Zero | Op::Punch | Op::Read => {}
+        let can_be_lost = matches!(op, Op::Write { durable: false } | Op::Zero | Op::Punch);
+        leg.is_unflushed |= can_be_lost || op == Op::Flush && !is_good;
+        // Zeros are retained by the leg.
+        if is_good && op == (Op::Write { durable: false }) && !planted!(AnsweredPartTrusted) {
+            of.answered |= 1 << leg.at;
         }
     }
 
@@ -203,11 +199,8 @@ impl Route {
             self.disk.submit_elsewhere(now, part, failures);
             let request = &self.disk.slot(part).io;
             let leg = &mut self.upstreams[request.volume];
-            match op {
-                Op::Flush => leg.is_unflushed = false,
-                Op::Write { durable: false } | Op::Zero | Op::Punch => leg.is_unflushed = true,
-                Op::Write { durable: true } | Op::Read => {}
-            }
+            // What the leg answers from now on is not covered.
+            leg.is_unflushed &= op != Op::Flush;
             leg.upstream.submit(now, part, self.order, request);
         }
         if !is_any {

@@ -74,13 +74,12 @@ fn done(route: &mut Route, io: IoId, result: Result<(), Errno>) -> Option<(IoId,
     route.done(0, 0, io, result).map(|(io, _, result)| (io, result))
 }
 
-/// A whole flush succeeds: from now on no leg was written to.
-fn flushed(route: &mut Route) {
-    let flush = transfer(route, Op::Flush, 0, 0);
-    let parts = parts(route, flush);
-    let ended = parts.into_iter().filter_map(|(_, part)| done(route, part, Ok(()))).last();
-    assert_eq!(ended, Some((flush, Ok(()))));
-    route.forget(flush);
+/// A whole transfer succeeds.
+fn complete(route: &mut Route, op: Op, start: u64, end: u64) {
+    let io = transfer(route, op, start, end);
+    let ended = parts(route, io).into_iter().filter_map(|(_, part)| done(route, part, Ok(()))).last();
+    assert_eq!(ended, Some((io, Ok(()))));
+    route.forget(io);
 }
 
 /// The legs that a flush goes to, each of which succeeds.
@@ -188,11 +187,11 @@ fn a_flush_goes_to_the_legs_that_were_written_to_since_their_last_good_one() {
     assert_eq!(flushed_legs(&mut route), [first, second, third], "what an earlier process wrote");
     assert_eq!(flushed_legs(&mut route), [], "nothing was written");
     assert!(matches!(route.poll_upstream(0), Some((VOLUME, Action::Done(_, Ok(()))))), "it is complete all the same");
-    transfer(&mut route, Op::Read, 0, 3 * BLOCK);
-    transfer(&mut route, Op::Write { durable: true }, 0, 3 * BLOCK);
+    complete(&mut route, Op::Read, 0, 3 * BLOCK);
+    complete(&mut route, Op::Write { durable: true }, 0, 3 * BLOCK);
     assert_eq!(flushed_legs(&mut route), []);
-    transfer(&mut route, WRITE, BLOCK, 2 * BLOCK);
-    transfer(&mut route, Op::Zero, 5 * BLOCK, 6 * BLOCK);
+    complete(&mut route, WRITE, BLOCK, 2 * BLOCK);
+    complete(&mut route, Op::Zero, 5 * BLOCK, 6 * BLOCK);
     assert_eq!(flushed_legs(&mut route), [second, third]);
 }
 
@@ -202,7 +201,8 @@ fn a_leg_whose_flush_failed_or_was_lost_is_flushed_again_and_one_that_is_written
         let mut route = route(2, BLOCK);
         let flush = transfer(&mut route, Op::Flush, 0, 0);
         let [(first, good), (second, bad)] = parts(&route, flush)[..] else { panic!("two parts") };
-        transfer(&mut route, WRITE, 0, BLOCK);
+        // For the machine of the leg too, what it answers after a flush has begun is not covered.
+        complete(&mut route, WRITE, 0, BLOCK);
         assert_eq!(done(&mut route, good, Ok(())), None);
         if is_void {
             route.session_lost(second, 1);
@@ -271,7 +271,6 @@ fn a_volume_is_reached_with_its_last_leg_and_its_numbers_are_free_when_it_is_dro
 #[test]
 fn a_division_allocates_nothing() {
     let mut route = route(2, BLOCK);
-    flushed(&mut route);
     let mut ids = Vec::with_capacity(8);
     let mut once = |route: &mut Route| {
         let io = transfer(route, Op::Read, BLOCK, 5 * BLOCK);
