@@ -159,8 +159,8 @@ bugs! {
     FragmentInWrongRow,
     /// A write that one leg has answered and another one not yet is trusted although the first one's session was lost.
     AnsweredPartTrusted,
-    /// The flush of a leg whose session was lost counts as done.
-    VoidPartAnswered,
+    /// A leg whose flush ended without a result is not flushed again, unless it is written to.
+    VoidedLegClean,
     /// A flush whose session was lost counts as done, before what it covers is written again.
     VoidFlushAnswered,
     /// Zeroed ranges are forgotten when a session is lost.

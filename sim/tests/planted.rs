@@ -29,7 +29,7 @@ fn focus(bug: Bug) -> Option<Focus> {
 /// The same for worlds of several machines.
 fn focus_of_machines(bug: Bug) -> Option<machines::Focus> {
     match bug {
-        Bug::ZeroedForgotten | Bug::ZeroedAgainOverWrites => Some(machines::Focus::Zero),
+        Bug::ZeroedForgotten | Bug::ZeroedAgainOverWrites | Bug::VoidedLegClean => Some(machines::Focus::Zero),
         Bug::RepeatedBeforeEnded => Some(machines::Focus::Linger),
         // Stores are removed in few worlds, and in few of these while another one is away.
         Bug::RetiredWithDeadVersions => Some(machines::Focus::Forget),
@@ -61,10 +61,7 @@ fn is_of_machines(bug: Bug) -> bool {
 /// Whether a bug concerns striped volumes.
 fn is_of_stripes(bug: Bug) -> bool {
     use Bug::*;
-    matches!(
-        bug,
-        LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidPartAnswered
-    )
+    matches!(bug, LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidedLegClean)
 }
 
 /// The worlds in which a bug can show.

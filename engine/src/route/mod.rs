@@ -285,7 +285,11 @@ impl Route {
             self.submit_read(now, parent, true, failures);
             return None;
         }
-        (left == 0).then_some((parent, served, result))
+        if left > 0 {
+            return None;
+        }
+        self.whole_answered(parent, result.is_ok());
+        Some((parent, served, result))
     }
 
     /// Frees the entry of a transfer.

@@ -32,6 +32,9 @@ pub(super) struct Stripes {
     /// Bytes that are contiguous on a leg and in the volume.
     unit: u64,
     pub(super) legs: Vec<VolumeId>,
+    /// Bytes of acknowledged writes, as whole blocks, that no flush covers. The legs count their parts, which may be
+    /// flushed before the write is acknowledged.
+    unflushed_bytes: u64,
 }
 
 impl Stripes {
@@ -68,7 +71,8 @@ impl Route {
     pub(crate) fn set_stripes(&mut self, volume: VolumeId, unit: u64, legs: Vec<(VolumeId, Upstream)>) {
         assert!(unit.is_power_of_two() && unit >= BLOCK && (2..=LEGS_MAX).contains(&legs.len()));
         assert!(legs[0].0 == volume && !legs.iter().any(|(leg, _)| self.upstreams.contains(*leg)));
-        self.stripes.insert(volume, Stripes { unit, legs: legs.iter().map(|(leg, _)| *leg).collect() });
+        let numbers = legs.iter().map(|(leg, _)| *leg).collect();
+        self.stripes.insert(volume, Stripes { unit, legs: numbers, unflushed_bytes: 0 });
         for (at, (leg, upstream)) in (0..).zip(legs) {
             self.upstreams.insert(leg, Leg { upstream, volume, at, is_reached: false, is_unflushed: true });
         }
@@ -119,7 +123,10 @@ impl Route {
 
     /// Whether a flush of the volume is due: see [`Upstream::wants_flush`].
     pub(crate) fn wants_flush(&self, volume: VolumeId, bytes_max: u64) -> bool {
-        let unflushed: u64 = self.upstreams(volume).map(Upstream::unflushed_bytes).sum();
+        let unflushed = match self.stripes.get(volume) {
+            Some(stripes) => stripes.unflushed_bytes,
+            None => self.upstreams(volume).map(Upstream::unflushed_bytes).sum(),
+        };
         let is_much = unflushed > bytes_max || self.upstreams(volume).any(Upstream::has_many_zeros);
         is_much && !self.upstreams(volume).any(Upstream::is_flushing)
     }
@@ -135,9 +142,11 @@ impl Route {
     pub(crate) fn session_lost(&mut self, lost: VolumeId, failures: Failures) {
         let Route { upstreams, stripes, disk, .. } = self;
         let Leg { volume, at, .. } = upstreams[lost];
-        let Some(Stripes { legs, .. }) = stripes.get(volume) else {
+        let Some(Stripes { legs, unflushed_bytes, .. }) = stripes.get_mut(volume) else {
             return upstreams[lost].upstream.pending().for_each(|io| disk.slot_mut(io).failures = failures);
         };
+        // All of it is written again.
+        *unflushed_bytes = 0;
         for io in legs.iter().flat_map(|&leg| upstreams[leg].upstream.pending()) {
             let part = disk.slot_mut(io);
             part.failures = failures;
@@ -156,9 +165,9 @@ impl Route {
         let Slot { parent, .. } = *self.disk.slot(io);
         let Some(parent) = parent else { return false };
         let leg = self.disk.slot(io).io.volume;
-        self.upstreams[leg].is_unflushed = true;
+        self.upstreams[leg].is_unflushed = !planted!(VoidedLegClean);
         let whole = self.disk.slot_mut(parent).split.as_mut().expect("a split transfer");
-        whole.is_void = !planted!(VoidPartAnswered);
+        whole.is_void = true;
         true
     }
 
@@ -180,6 +189,18 @@ impl Route {
         }
     }
 
+    /// All parts of a transfer have ended.
+    pub(super) fn whole_answered(&mut self, io: IoId, is_good: bool) {
+        let request = &self.disk.slot(io).io;
+        if let Some(stripes) = self.stripes.get_mut(request.volume)
+            && is_good
+            && request.op == (Op::Write { durable: false })
+        {
+            let (start, end) = (request.offset, request.offset + request.len);
+            stripes.unflushed_bytes += end.next_multiple_of(BLOCK) - start / BLOCK * BLOCK;
+        }
+    }
+
     /// Divides a transfer over the legs of its volume.
     pub(super) fn submit_striped(&mut self, now: Nanos, io: IoId, failures: Failures) {
         self.disk.submit_elsewhere(now, io, failures);
@@ -187,6 +208,8 @@ impl Route {
         let mut parts = [None; LEGS_MAX];
         let op = self.disk.slot(io).io.op;
         if op == Op::Flush {
+            let volume = self.disk.slot(io).io.volume;
+            self.stripes[volume].unflushed_bytes = 0;
             self.divide_flush(io, &mut parts);
         } else {
             self.divide(io, &mut parts);

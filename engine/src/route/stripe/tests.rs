@@ -151,7 +151,7 @@ proptest! {
         leg in 0usize..64,
     ) {
         let (unit, leg) = (1 << unit_bits, leg % count);
-        let stripes = Stripes { unit, legs: legs(count) };
+        let stripes = Stripes { unit, legs: legs(count), unflushed_bytes: 0 };
         let counted = (0..sectors).filter(|&sector| naive(sector, count, unit).0 == leg).count() as u64;
         prop_assert_eq!(stripes.before(leg, sectors * SECTOR), counted * SECTOR);
     }
@@ -255,6 +255,26 @@ fn what_was_distrusted_once_stays_so_when_another_leg_is_lost() {
     done(&mut route, parts[1].1, Ok(()));
     assert_eq!(done(&mut route, parts[2].1, Ok(())), Some((io, Ok(()))));
     assert_eq!(route.slot(io).failures, 0);
+}
+
+#[test]
+fn what_counts_as_unflushed_is_a_write_all_of_which_is_answered_after_the_flush_began() {
+    let mut route = route(2, BLOCK);
+    flushed_legs(&mut route);
+    complete(&mut route, WRITE, SECTOR, 2 * BLOCK);
+    assert!(route.wants_flush(VOLUME, 2 * BLOCK - 1) && !route.wants_flush(VOLUME, 2 * BLOCK), "whole blocks");
+    let write = transfer(&mut route, WRITE, 2 * BLOCK, 4 * BLOCK);
+    let [(first, one), (second, other)] = parts(&route, write)[..] else { panic!("two parts") };
+    done(&mut route, one, Ok(()));
+    // Its first part may be flushed with this one, but the owner keeps all of it.
+    assert_eq!(flushed_legs(&mut route), [first, second]);
+    done(&mut route, other, Ok(()));
+    assert_eq!(route.stripes[VOLUME].unflushed_bytes, 2 * BLOCK);
+    assert_eq!(flushed_legs(&mut route), [second]);
+    assert_eq!(route.stripes[VOLUME].unflushed_bytes, 0);
+    complete(&mut route, WRITE, 0, BLOCK);
+    route.session_lost(second, 1);
+    assert!(!route.wants_flush(VOLUME, 0), "it is written again");
 }
 
 #[test]
