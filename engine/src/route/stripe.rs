@@ -178,7 +178,12 @@ impl Route {
     }
 
     /// Notes what an answer of a leg means for it, and for the transfer that it was a part of.
-    pub(super) fn leg_answered(upstreams: &mut Table<VolumeId, Leg>, part: (VolumeId, Op), is_good: bool, of: &mut Split) {
+    pub(super) fn leg_answered(
+        upstreams: &mut Table<VolumeId, Leg>,
+        part: (VolumeId, Op),
+        is_good: bool,
+        of: &mut Split,
+    ) {
         let (volume, op) = part;
         let Some(leg) = upstreams.get_mut(volume) else { return };
         let can_be_lost = matches!(op, Op::Write { durable: false } | Op::Zero | Op::Punch);

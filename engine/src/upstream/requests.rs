@@ -202,7 +202,8 @@ impl Requests {
     /// Since when the oldest request waits.
     pub(super) fn look_for_oldest(&mut self) -> Option<Nanos> {
         let since = |&id: &u32| Some(self.slots[id].since).filter(|&since| since < Nanos::MAX);
-        let oldest = self.outstanding().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
+        let oldest =
+            self.outstanding().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
         self.oldest = oldest;
         oldest
     }

@@ -264,7 +264,12 @@ impl Rig {
             }
         }
         let (io, volume) = (IoId(self.ios), crate::ids::VolumeId(0));
-        self.upstream.submit(self.now, io, u64::from(self.ios), &Io { op, volume, offset, len, segments, head: Vec::new() });
+        self.upstream.submit(
+            self.now,
+            io,
+            u64::from(self.ios),
+            &Io { op, volume, offset, len, segments, head: Vec::new() },
+        );
         self.heed();
         io
     }

@@ -609,7 +609,8 @@ impl Running {
     /// The lowest unused volume numbers, so many.
     fn free_volumes(&self, count: usize) -> Vec<VolumeId> {
         let hidden = self.offloading().ok().flatten().into_iter().flat_map(offload::Offloading::hidden);
-        let mut taken: BTreeSet<u32> = self.volumes.values().flat_map(Volume::ids).chain(hidden).map(|id| id.0).collect();
+        let mut taken: BTreeSet<u32> =
+            self.volumes.values().flat_map(Volume::ids).chain(hidden).map(|id| id.0).collect();
         let take = |_| {
             let free = lowest_free(&taken);
             taken.insert(free);

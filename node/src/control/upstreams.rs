@@ -171,7 +171,8 @@ impl Chosen {
     /// Enters the exports into the specification of a new volume.
     pub(super) fn enter(&self, spec: &mut Spec) {
         *spec = spec.on_exports(self.first.clone(), self.stripes.clone());
-        spec.read_only |= spec.exports().any(|export| export.read_only);
+        let is_read_only = spec.exports().any(|export| export.read_only);
+        spec.read_only |= is_read_only;
         if self.first.shared {
             spec.write_cache = WriteCache::None;
         }

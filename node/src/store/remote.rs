@@ -76,7 +76,10 @@ impl Serialize for Exports {
 impl<'de> Deserialize<'de> for Exports {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Exports, D::Error> {
         #[derive(Deserialize)]
-        #[serde(untagged, expecting = "an export is a text such as \"nbd://HOST:PORT/NAME\", several are a list of texts")]
+        #[serde(
+            untagged,
+            expecting = "an export is a text such as \"nbd://HOST:PORT/NAME\", several are a list of texts"
+        )]
         enum Either {
             One(String),
             Several(Vec<String>),
@@ -107,7 +110,9 @@ pub enum RemoteError {
     Unit(Size),
     #[error("a volume is striped over 2 to {LEGS_MAX} exports, not {0}")]
     Members(usize),
-    #[error("a volume striped over its exports in units of {unit} has {expected}, not {size}: the specification was edited")]
+    #[error(
+        "a volume striped over its exports in units of {unit} has {expected}, not {size}: the specification was edited"
+    )]
     Parts { size: Size, unit: Size, expected: Size },
 }
 

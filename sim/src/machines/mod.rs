@@ -182,10 +182,8 @@ impl World {
         let volumes = setup.volumes.iter().enumerate().map(|volume| new_volume(volume, &mut rng)).collect();
         let owners = setup.volumes.iter().enumerate().flat_map(|(at, volume)| (0..volume.clients).map(move |_| at));
         let clients = owners.map(|at| Client::new(at, rng.fork())).collect();
-        let is_special = !matches!(
-            setup.kind,
-            Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. }
-        );
+        let is_special =
+            !matches!(setup.kind, Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. });
         let special_at = if is_special { rng.between(1, 8) } else { 0 };
         let troubles = special_at + rng.between(2, 40);
         let out = Outside {

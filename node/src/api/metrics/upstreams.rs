@@ -7,7 +7,7 @@ use engine::control::LEGS_MAX;
 use engine::upstream::UpstreamStats;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{Labels, Metric, Scrape, counters, gauges, seconds, with};
+use super::{Metric, Scrape, counters, gauges, seconds, with};
 
 /// The places of the exports of a striped volume, as labels.
 static MEMBERS: LazyLock<Vec<String>> = LazyLock::new(|| (0..LEGS_MAX).map(|at| at.to_string()).collect());
@@ -37,15 +37,17 @@ const LEVELS: [Metric<UpstreamStats, f64>; 7] = [
 impl Scrape {
     /// State and counters of each upstream. Those of a striped volume have its place among them as a label.
     pub(super) fn upstreams(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let of_volume = |(labels, stats): (Labels<'_>, Vec<UpstreamStats>)| {
-            let is_striped = stats.len() > 1;
-            let labels = move |at: usize| match MEMBERS.get(at) {
-                Some(member) if is_striped => with(labels.clone(), "member", member),
-                _ => labels.clone(),
-            };
-            stats.into_iter().enumerate().map(move |(at, stats)| (labels(at), stats))
+        let all = || {
+            let mut all = Vec::new();
+            for (labels, stats) in self.volumes(|v| v.upstreams.clone()) {
+                let is_striped = stats.len() > 1;
+                for (stats, member) in stats.into_iter().zip(MEMBERS.iter()) {
+                    let labels = labels.clone();
+                    all.push((if is_striped { with(labels, "member", member) } else { labels }, stats));
+                }
+            }
+            all.into_iter()
         };
-        let all = || self.volumes(|v| v.upstreams.clone()).into_iter().flat_map(of_volume);
         for (name, help, of) in LEVELS {
             gauges(to, name, help, all().map(|(labels, stats)| (labels, of(&stats))))?;
         }

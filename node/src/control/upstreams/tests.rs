@@ -157,7 +157,10 @@ fn several(count: usize) -> Vec<String> {
 }
 
 fn striped(from: &[String], more: Value) -> CreateVolume {
-    create("", Value::Object(more.as_object().unwrap().clone().into_iter().chain([("from".into(), json!(from))]).collect()))
+    create(
+        "",
+        Value::Object(more.as_object().unwrap().clone().into_iter().chain([("from".into(), json!(from))]).collect()),
+    )
 }
 
 #[test]
@@ -176,7 +179,8 @@ fn a_volume_over_several_exports_has_whole_units_of_the_smallest_on_each() {
     let text = spec.to_toml();
     assert_eq!(Spec::parse(&text).unwrap(), spec);
     assert!(text.starts_with("format = 4\n"), "an earlier release refuses it: {text}");
-    for (of, edited) in [("format = 4", "format = 1"), ("unit = 131072", "unit = 65536"), ("unit = 131072", "unit = 0")] {
+    for (of, edited) in [("format = 4", "format = 1"), ("unit = 131072", "unit = 65536"), ("unit = 131072", "unit = 0")]
+    {
         assert!(Spec::parse(&text.replace(of, edited)).is_err(), "{edited}");
     }
     let set = json!({"upstream_deadline": "5s", "upstream_connections": 2});
