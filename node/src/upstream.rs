@@ -110,8 +110,8 @@ pub struct Standing {
     pub failure: Option<String>,
 }
 
-/// An export of a volume, by the number that the disk's engine knows it by: the volume's own, unless it is another one of
-/// a striped volume.
+/// An export of a volume, by the number that the disk's engine knows it by: the volume's own, unless it is another one
+/// of a striped volume.
 #[derive(Clone, Debug)]
 pub struct Leg {
     pub number: VolumeId,

@@ -10,8 +10,7 @@ use super::scheduler::Scheduler;
 use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
 use crate::errno::Errno;
-use crate::ids::Ticket;
-use crate::ids::{BlockId, IoId, TenantId, VolumeId};
+use crate::ids::{BlockId, IoId, TenantId, Ticket, VolumeId};
 use crate::slab::Slab;
 use crate::spec::Terms;
 use crate::units::{BLOCK, Nanos, SECOND, SectorMask};
@@ -89,9 +88,9 @@ pub(crate) struct Split {
     pub(crate) unread: bool,
     /// How often the transfer was divided.
     pub(crate) tries: u8,
-    /// The legs of a striped volume that have answered a write that a lost session of theirs can still lose.
+    /// The legs of a striped volume that have answered a write, which a lost session of theirs can still lose; and
+    /// whether a session was lost meanwhile, so that a flush has no result.
     pub(crate) answered: u64,
-    /// A session of a striped volume was lost meanwhile: a flush has no result.
     pub(crate) is_void: bool,
 }
 

@@ -8,7 +8,8 @@
 //!
 //! A lost session is a failed device flush ([`crate::upstream`]). Blocks that it could lose stay in the cache
 //! ([`Durability::is_kept`](crate::disk::durability::Durability::is_kept)), so the server is flushed when they are a
-//! quarter of the partition. A volume that is striped over several servers has an upstream for each (`route/stripe.rs`).
+//! quarter of the partition. A volume that is striped over several servers has an upstream for each
+//! (`route/stripe.rs`).
 //!
 //! Until the first session, writes are answered when they are durable, so that they wait for it: the server may refuse
 //! this client, because it has admitted another one.

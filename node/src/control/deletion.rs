@@ -111,8 +111,8 @@ fn what_was_deleted(name: &Name, spec: &Spec, at_risk: Option<u64>) -> String {
     }
 }
 
-/// Of a volume of which a server is away, the bytes of acknowledged data that the server may not have, as whole blocks. A
-/// block that was written again since it was sent counts twice, a range of zeros as one block.
+/// Of a volume of which a server is away, the bytes of acknowledged data that the server may not have, as whole blocks.
+/// A block that was written again since it was sent counts twice, a range of zeros as one block.
 fn at_risk(stats: &VolumeStats) -> Option<u64> {
     let is_away = stats.upstreams.iter().any(|upstream| !upstream.is_open);
     let away = stats.upstreams.iter().filter(|upstream| !upstream.is_open);

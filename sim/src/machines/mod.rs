@@ -11,8 +11,8 @@
 //! another volume. What was acknowledged is read until its gateway dies, and is on the server's medium after a flush
 //! (`history.rs`). At the end nothing fails any more: every flush succeeds, and volumes can be closed.
 //!
-//! A volume may be striped over several servers (`Kind::Stripes`), each with the troubles of one. Its content is where a
-//! model of its own says.
+//! A volume may be striped over several servers (`Kind::Stripes`), each with the troubles of one. Its content is where
+//! a model of its own says.
 //!
 //! *What may break* (`troubles.rs`, `network.rs`): connections, which stall or are lost, with bytes that arrive late,
 //! also after their sender has died; the network, for a while; processes, which are stopped and continue, or die while

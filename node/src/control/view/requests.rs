@@ -42,9 +42,9 @@ pub struct CreateVolume {
     #[serde(default)]
     pub force: bool,
     /// The export on another server that holds its data: "nbd://HOST:PORT/NAME" or "nbd+unix:///NAME?socket=PATH", with
-    /// TLS "nbds". The size is that of the export. The disk gives it a thread and memory only. A list of 2 to 64 of them
-    /// stripes the volume over them, in this order (RAID-0): its size is that of the smallest, in whole units, times
-    /// their number.
+    /// TLS "nbds". The size is that of the export. The disk gives it a thread and memory only. A list of 2 to 64 of
+    /// them stripes the volume over them, in this order (RAID-0): its size is that of the smallest, in whole units,
+    /// times their number.
     #[serde(default)]
     pub from: Option<Exports>,
     /// With several exports in `from`: the unit of the stripes, a power of two from "4KiB" to "16MiB". The default is
