@@ -115,6 +115,8 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::DeletionForgotten => 8,
         Bug::HighestDeletedFirst => 37,
         Bug::ReclaimNotDurable => 43,
+        Bug::LostLegForgotten => 47,
+        Bug::AnsweredPartTrusted => 88,
         _ => 0,
     }
 }

@@ -553,6 +553,22 @@ fn without_fua_a_durable_write_is_flushed() {
 }
 
 #[test]
+fn the_number_of_a_transfer_is_in_the_cookies_of_all_its_requests() {
+    let mut rig = Rig::new(OURS, 1);
+    rig.upstream.export.as_mut().unwrap().payload_bytes_max = BLOCK as u32;
+    let first = rig.submit(Op::Write { durable: false }, 0, 2 * BLOCK, 1);
+    let second = rig.write(7, 1);
+    let cookies: Vec<u64> = rig.requests.iter().map(|(_, header, _)| header.cookie).collect();
+    assert_eq!(
+        cookies.iter().map(|cookie| cookie >> 16).collect::<Vec<_>>(),
+        [first, second].map(|io| u64::from(io.0))
+    );
+    rig.answer(Kind::Write);
+    let rest = rig.requests.back().unwrap().1.cookie;
+    assert_eq!((rest >> 16, cookies.contains(&rest)), (u64::from(first.0), false));
+}
+
+#[test]
 fn a_flush_is_wanted_when_much_is_unflushed() {
     let mut rig = Rig::new(OURS, 1);
     for block in 0..4 {
