@@ -169,3 +169,90 @@ impl Volumes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Op;
+    use crate::errno::Errno;
+    use crate::ids::{ConnId, TenantId};
+    use crate::nbd::wire::command_flag as flag;
+    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::units::SECOND;
+    use crate::volume::rig::Rig;
+
+    const STRIPED: VolumeId = VolumeId(1);
+    const LEG: VolumeId = VolumeId(2);
+
+    /// A volume that is striped over two servers, in units of a block, and its client.
+    fn striped() -> (Rig, ConnId) {
+        let (far, conn) = (TenantId(1), ConnId(2));
+        let mut rig = Rig::new();
+        rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
+        let upstream = UpstreamSpec {
+            name: "db".into(),
+            size: 1 << 20,
+            volume: None,
+            client: "gateway".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+        };
+        let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(LEG, upstream.clone())] });
+        rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(STRIPED, far, 2 << 20) });
+        rig.attach(conn, STRIPED);
+        (rig, conn)
+    }
+
+    #[test]
+    fn a_durable_write_that_fails_on_one_leg_is_a_failed_flush_before_the_other_leg_has_answered() {
+        let (mut rig, conn) = striped();
+        rig.write_as(conn, 1, flag::FUA, 0, 2 * BLOCK, 7);
+        let part = |rig: &Rig, leg| rig.volumes.route.upstream(leg).unwrap().pending().last().unwrap();
+        let [first, second] = [STRIPED, LEG].map(|leg| part(&rig, leg));
+        assert_eq!(rig.volumes.route.slot(first).io.op, Op::Write { durable: true });
+        let failures = |rig: &Rig| rig.volumes.cache.durability.failures(STRIPED);
+        rig.event(|volumes| volumes.io_done(second, 0, Err(Errno::Io)));
+        assert_eq!((failures(&rig), rig.answer(1)), (1, None));
+        rig.event(|volumes| volumes.io_done(first, 0, Ok(())));
+        assert_eq!(rig.answer(1), Some(Errno::Io as u32));
+    }
+
+    #[test]
+    fn the_numbers_of_the_legs_are_taken_while_the_volume_is_open() {
+        let (mut rig, _) = striped();
+        for number in [STRIPED, LEG] {
+            let spec = VolumeSpec::plain(number, TenantId(0), 1 << 20);
+            assert_eq!(rig.event(|volumes| volumes.open_volume(spec)), Err(Refusal::Taken));
+        }
+    }
+
+    #[test]
+    fn stripes_that_do_not_fit_are_refused() {
+        let (mut rig, _) = striped();
+        let (spec, free) = (rig.volumes.volume(STRIPED).spec.clone(), VolumeId(8));
+        let refused = |rig: &mut Rig, change: &dyn Fn(&mut VolumeSpec, &mut StripeSpec)| {
+            let mut stripes = spec.stripes.clone().unwrap();
+            stripes.others[0].0 = VolumeId(9);
+            let mut spec = VolumeSpec { volume: free, ..spec.clone() };
+            change(&mut spec, &mut stripes);
+            rig.event(|volumes| volumes.open_volume(VolumeSpec { stripes: Some(stripes), ..spec }))
+        };
+        let changes: [&dyn Fn(&mut VolumeSpec, &mut StripeSpec); 6] = [
+            &|_, stripes| stripes.unit = 3 * BLOCK,
+            &|_, stripes| stripes.unit = BLOCK / 2,
+            &|_, stripes| stripes.others.clear(),
+            &|_, stripes| stripes.others[0].0 = VolumeId(8),
+            &|spec, _| spec.size += BLOCK,
+            &|_, stripes| stripes.others[0].1.size -= 1,
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            assert_eq!(refused(&mut rig, change), Err(Refusal::BadStripes), "{at}");
+        }
+        assert_eq!(refused(&mut rig, &|_, _| {}), Ok(()));
+    }
+}
