@@ -66,6 +66,7 @@ fn parts(route: &Route, io: IoId) -> Vec<(VolumeId, IoId)> {
         (slot.parent, slot.io.volume) == (Some(io), of.0)
     };
     let mut parts: Vec<_> = all.filter(is_part).collect();
+    parts.sort_unstable();
     parts.dedup();
     parts
 }
