@@ -117,6 +117,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::ReclaimNotDurable => 43,
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
+        Bug::VoidedLegClean => 829,
         _ => 0,
     }
 }
