@@ -17,7 +17,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .PHONY: help run cluster build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
 .PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
-.PHONY: readme install deb lint deny clean test-planted-long
+.PHONY: test-lab-long readme install deb lint deny clean test-planted-long
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,10 +47,12 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=machines
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stores
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stripes
 	@$(MAKE) --no-print-directory test-planted-long
 	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	AEROGEL_TEST_LONG=1 cargo test -p node $(CHECKED) bodies_are_refused_or_done
 	@$(MAKE) --no-print-directory test-traces
+	@$(MAKE) --no-print-directory test-lab-long
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-clients-long
 	@$(MAKE) --no-print-directory test-debian13
@@ -77,7 +79,7 @@ test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
-swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load); a failing one is printed
+swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load, stripes); a failing one is printed
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)
@@ -92,10 +94,16 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 
 # Without traces, on every machine alike: which tenants of that experiment are admitted depends on one seed, and its
 # figures change with every change of the engine (`test-traces`). Off-load takes many minutes (`aerogel-lab run offload
-# --quick`).
+# --quick`), four tenants with caches one and a half (`test-lab-long`).
 test-lab: ## quick experiments, and whether docs/claims-lab.md still says what they find
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --without cluster --check docs/claims-lab.md
+	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --without cluster \
+		--without insulated-four --check docs/claims-lab.md
+
+test-lab-long: ## what of that takes long
+	$(BUILD_CHECKED)
+	$(TARGET)/checked/aerogel-lab run --quick --traces none insulated-four --check docs/claims-lab.md
+	$(TARGET)/checked/aerogel-lab run --quick --traces none cluster
 
 lab: ## all experiments in full; their figures go into docs/claims-lab.md, their page into target/lab/report.html
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md

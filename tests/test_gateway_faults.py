@@ -4,98 +4,19 @@ The server is ours, nbdkit or qemu-nbd, in a network namespace. Clients check wh
 `make test-long` has twenty rounds.
 """
 
-import json
 import os
-import random
-import subprocess
-import threading
 import time
 
 import nbd
 from harness.behind import Behind
 from harness.case import ServerCase
+from harness.gateway import BLOCK, Load, Verified, content
 from harness.server import MIB
-from harness.wait import until
 
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 FAULTS = 20 if LONG else 2
 FAULT_SECONDS = 20 if LONG else 1
 SIZE = 64 * MIB
-BLOCK = 4096
-CLIENTS = 3
-BLOCKS = 1500  # Of each client: more than the cache of the gateway holds.
-# Where fio writes: after the clients.
-FIO_OFFSET = 32 * MIB
-FIO_WRITES = 4096
-
-
-class Client(threading.Thread):
-    """Writes numbered blocks of its own range, reads them back, and flushes; an error ends it."""
-
-    def __init__(self, gateway, number, seed, possible):
-        super().__init__()
-        self.gateway, self.first, self.rng = gateway, number * BLOCKS, random.Random(seed)
-        # What each block may contain: one value, or several after the gateway was killed.
-        self.possible = possible
-        # What each block may contain after the gateway is killed: what it may since the last flush.
-        self.since_flush = {block: set(values) for block, values in possible.items()}
-        self.ending, self.error, self.requests, self.killed = threading.Event(), None, 0, False
-
-    def run(self):
-        try:
-            handle = self.gateway.open("gw")
-            while not self.ending.is_set():
-                self.act(handle)
-        except nbd.Error as error:
-            if not self.killed:
-                self.error = error
-        except AssertionError as error:
-            self.error = error
-
-    def act(self, handle):
-        block, kind = self.first + self.rng.randrange(BLOCKS), self.rng.random()
-        self.requests += 1
-        if kind < 0.02:
-            handle.flush()
-            self.since_flush = {block: set(values) for block, values in self.possible.items()}
-        elif kind < 0.6:
-            value, before = self.rng.randrange(1, 1 << 40), self.possible.get(block, {0})
-            self.possible[block] = before | {value}
-            self.since_flush.setdefault(block, {0}).add(value)
-            handle.pwrite(value.to_bytes(8, "little") * (BLOCK // 8), block * BLOCK)
-            self.possible[block] = {value}
-        else:
-            found = content(handle, block)
-            assert found in self.possible.get(block, {0}), f"block {block}: {found}"
-            self.possible[block] = {found}
-
-
-def content(handle, block):
-    """The number in a block, which is full of it."""
-    data = handle.pread(BLOCK, block * BLOCK)
-    assert data == data[:8] * (BLOCK // 8), f"block {block} is torn"
-    return int.from_bytes(data[:8], "little")
-
-
-class Verified:
-    """fio, which writes its part of the volume slowly and then reads it back."""
-
-    def __init__(self, case, turn, seconds):
-        self.case, self.report = case, case.scratch / "fio.json"
-        command = ["fio", "--name=verified", "--ioengine=nbd", f"--uri={case.server.uri('gw')}", "--rw=randwrite"]
-        command += ["--bs=4k", "--iodepth=8", f"--randseed={turn}", "--verify=crc32c", "--verify_fatal=1"]
-        command += [f"--offset={FIO_OFFSET}", f"--size={FIO_WRITES * BLOCK}", "--fsync=64", "--verify_state_save=0"]
-        command += [f"--rate_iops=,{FIO_WRITES // seconds}", "--output-format=json", f"--output={self.report}"]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        case.addCleanup(self.process.kill)
-
-    def end(self):
-        """Every write and read succeeded, and what was read is what was written."""
-        self.case.assertEqual(self.process.wait(120), 0, self.report.read_text()[-2000:])
-        text = self.report.read_text()
-        (job,) = json.loads(text[text.index("{") :])["jobs"]
-        done = [job["error"], job["write"]["total_ios"], job["read"]["total_ios"]]
-        self.case.assertEqual(done, [0, FIO_WRITES, FIO_WRITES])
 
 
 class GatewayFaults(ServerCase):
@@ -103,27 +24,7 @@ class GatewayFaults(ServerCase):
         self.behind = Behind(self, kind, SIZE)
         self.server = self.serve(name="gateway", cache="32MiB")
         self.behind.forwarded(self.server, "gw", "--cache", "8MiB")
-        self.possible = [{} for _ in range(CLIENTS)]
-
-    def clients(self, turn):
-        clients = [Client(self.server, at, 100 * turn + at, self.possible[at]) for at in range(CLIENTS)]
-        for client in clients:
-            client.start()
-        return clients
-
-    def work(self, clients):
-        """Lets each client do some more."""
-        before = [client.requests for client in clients]
-        done = lambda: all(c.error or c.requests > b + 50 for c, b in zip(clients, before))
-        until("the clients to go on", done, 90)
-        self.assertEqual([client.error for client in clients], [None] * CLIENTS)
-
-    def end(self, clients):
-        for client in clients:
-            client.ending.set()
-        for client in clients:
-            client.join(90)
-        self.assertEqual([client.error for client in clients], [None] * CLIENTS)
+        self.load = Load(self, self.server)
 
     def check_behind(self):
         """Everything is on the server behind, when the gateway has flushed and ended."""
@@ -131,18 +32,16 @@ class GatewayFaults(ServerCase):
         self.server.stop()
         handle = nbd.NBD()
         handle.connect_uri(self.behind.uri)
-        for possible in self.possible:
-            for block, values in possible.items():
-                self.assertIn(content(handle, block), values, f"block {block}")
+        self.load.check(lambda block: content(handle, block))
 
     def stop_kill_and_cut(self, kind):
         self.begin(kind)
-        clients = self.clients(0)
+        clients = self.load.start(0)
         for turn in range(FAULTS):
             fio = Verified(self, turn, 2 * FAULT_SECONDS + 2)
-            self.behind.faults(turn, FAULT_SECONDS, lambda: self.work(clients))
+            self.behind.faults(turn, FAULT_SECONDS, lambda: self.load.work(clients))
             fio.end()
-        self.end(clients)
+        self.load.end(clients)
         upstream = self.server.json("volume", "show", "gw")["upstream"]
         self.assertGreaterEqual(upstream["reconnects"], FAULTS + FAULTS // 2)
         self.check_behind()
@@ -160,14 +59,12 @@ class GatewayFaults(ServerCase):
         self.begin("ours")
         seconds = []
         for turn in range(FAULTS + 1):
-            clients = self.clients(turn)
-            self.work(clients)
+            clients = self.load.start(turn)
+            self.load.work(clients)
             for client in clients:
                 client.killed = True
             self.server.kill()
-            self.end(clients)
-            for at, client in enumerate(clients):
-                self.possible[at] = client.since_flush
+            self.load.killed(clients)
             begun = time.monotonic()
             self.server.start()
             self.server.open("gw").pread(BLOCK, SIZE - BLOCK)
@@ -176,7 +73,7 @@ class GatewayFaults(ServerCase):
             print(f"        until the next gateway serves: at most {max(seconds):.2f} s of {len(seconds)}", flush=True)
         # In the gate other work may run beside it.
         self.assertLess(max(seconds), 1.0 if LONG else 10.0)
-        clients = self.clients(FAULTS + 1)
-        self.work(clients)
-        self.end(clients)
+        clients = self.load.start(FAULTS + 1)
+        self.load.work(clients)
+        self.load.end(clients)
         self.check_behind()

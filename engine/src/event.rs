@@ -31,6 +31,7 @@ use crate::upstream;
 
 /// An input of the engine.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "events are passed on and never stored, and commands are rare")]
 pub enum Event<'a> {
     /// A client finished its handshake.
     Attach {

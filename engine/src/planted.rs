@@ -151,6 +151,16 @@ bugs! {
     AgreedInClearKept,
     /// Acknowledged writes are not repeated when the session in which they were made is lost.
     LostSessionForgotten,
+    /// The lost session of a leg of a striped volume is forgotten, unless it is the first one.
+    LostLegForgotten,
+    /// A flush of a striped volume goes to the first leg that was written to only.
+    FlushSkipsLeg,
+    /// Of a transfer that begins on the last leg, the part on the first one is in the row of units before.
+    FragmentInWrongRow,
+    /// A write that one leg has answered and another one not yet is trusted although the first one's session was lost.
+    AnsweredPartTrusted,
+    /// A leg whose flush ended without a result is not flushed again, unless it is written to.
+    VoidedLegClean,
     /// A flush whose session was lost counts as done, before what it covers is written again.
     VoidFlushAnswered,
     /// Zeroed ranges are forgotten when a session is lost.

@@ -1,6 +1,7 @@
 //! What the control plane says of volumes and tenants, and why it is refused.
 
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 
 use crate::cluster::Unfollowable;
 use crate::eviction::Policy as EvictionPolicy;
@@ -56,6 +57,8 @@ pub struct VolumeSpec {
     pub unflushed: bool,
     /// The export on another server that has its data, instead of the disk. Its tenant is [`TenantSpec::is_remote`].
     pub upstream: Option<UpstreamSpec>,
+    /// If the volume is striped over several exports, the others. `upstream` is the first one.
+    pub stripes: Option<StripeSpec>,
     /// Its number in the stores that its writes may be off-loaded to, if they may.
     pub offload: Option<VolumeKey>,
 }
@@ -80,9 +83,43 @@ impl VolumeSpec {
             read_only: false,
             unflushed: false,
             upstream: None,
+            stripes: None,
             offload: None,
         }
     }
+
+    /// Whether the volume can be striped as is asked: the exports have room for it, in whole rows of units.
+    pub(crate) fn stripes_fit(&self) -> bool {
+        let Some(StripeSpec { unit, others }) = &self.stripes else { return true };
+        let Some(first) = &self.upstream else { return false };
+        let (exports, numbers) = (others.len() as u64 + 1, others.iter().map(|(leg, _)| *leg));
+        let is_distinct = |at: usize| !others[..at].iter().any(|(leg, _)| *leg == others[at].0);
+        let each = self.size / exports;
+        STRIPE_UNITS.contains(unit)
+            && unit.is_power_of_two()
+            && (2..=LEGS_MAX as u64).contains(&exports)
+            && numbers.clone().all(|leg| leg != self.volume)
+            && (0..others.len()).all(is_distinct)
+            && self.size.is_multiple_of(exports)
+            && each.is_multiple_of(*unit)
+            && others.iter().map(|(_, other)| other).chain([first]).all(|export| export.size >= each)
+    }
+}
+
+/// Sizes of the units of a stripe: a block, which is never on two exports, to many transfers.
+pub const STRIPE_UNITS: RangeInclusive<u64> = 4 << 10..=16 << 20;
+/// Exports that a volume may be striped over.
+pub const LEGS_MAX: usize = 64;
+
+/// How a volume is striped over several exports (RAID-0): its units are on the first one, the next one, …, and again on
+/// the first one.
+#[derive(Clone, Debug)]
+pub struct StripeSpec {
+    /// Bytes of a unit: a power of two in [`STRIPE_UNITS`].
+    pub unit: u64,
+    /// The exports after the first one, in order, at most [`LEGS_MAX`] with it. Each has a number that no volume has:
+    /// the driver knows it by that, as it knows the first one by the number of the volume.
+    pub others: Vec<(VolumeId, UpstreamSpec)>,
 }
 
 /// An export on another server, and how it is used.
@@ -90,7 +127,7 @@ impl VolumeSpec {
 pub struct UpstreamSpec {
     /// The export.
     pub name: String,
-    /// Its size, bytes: that of the volume.
+    /// Its size, bytes: that of the volume, or at least its part of a striped one.
     pub size: u64,
     /// The volume that it is, if it is known to be one of a server of ours.
     pub volume: Option<u128>,
@@ -305,6 +342,13 @@ pub enum Refusal {
     /// The size is zero, above 2^60, not a multiple of 512, or smaller than the present size.
     #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
     BadSize,
+    /// The exports of a striped volume are too few, too many or too small, or their unit is none.
+    #[error(
+        "a striped volume has 2 to {LEGS_MAX} exports, and whole units of a power of two bytes on each, from {} to {}",
+        exact(*STRIPE_UNITS.start()),
+        exact(*STRIPE_UNITS.end())
+    )]
+    BadStripes,
     /// Writes are off-loaded already, or not at all.
     #[error("the disk's writes are off-loaded already, or are not")]
     Offload,

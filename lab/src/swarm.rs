@@ -22,6 +22,8 @@ enum Kind {
     Machines,
     /// Several machines that off-load writes to one another.
     Stores,
+    /// Several machines: a gateway whose volumes are striped over servers.
+    Stripes,
 }
 
 /// What to run.
@@ -104,6 +106,7 @@ impl Swarm {
             Kind::Server => Worlds::Server,
             Kind::Machines => Worlds::Machines,
             Kind::Stores => Worlds::Stores,
+            Kind::Stripes => Worlds::Stripes,
         }
     }
 
@@ -188,6 +191,7 @@ impl Swarm {
             Kind::Server => "",
             Kind::Machines => " --worlds machines",
             Kind::Stores => " --worlds stores",
+            Kind::Stripes => " --worlds stripes",
         };
         eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");
     }

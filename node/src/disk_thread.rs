@@ -45,7 +45,7 @@ use self::uplink::UPLINKS_MAX;
 use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
-use crate::upstream::Dialer;
+use crate::upstream::Leg;
 
 /// The configuration of a disk thread.
 #[derive(Debug)]
@@ -106,8 +106,8 @@ pub enum StartError {
 pub enum Backing {
     /// In a file, opened with O_DIRECT if possible.
     File(File, Place),
-    /// On another server.
-    Upstream(Dialer),
+    /// On another server, or striped over several.
+    Upstream(Vec<Leg>),
 }
 
 /// The disk's thread was stopped.

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use engine::ids::VolumeId;
 use engine::nbd::{Claim, Form, Opened, Opening, Place, Unopened, Uri, Wanted};
 use engine::upstream::{Loss, Request};
 use rustix::net::sockopt;
@@ -107,6 +108,14 @@ pub struct Standing {
     pub is_online: bool,
     /// The last failure: why it could not be reached, did not open the export, or cannot be used.
     pub failure: Option<String>,
+}
+
+/// An export of a volume, by the number that the disk's engine knows it by: the volume's own, unless it is another one
+/// of a striped volume.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    pub number: VolumeId,
+    pub dialer: Dialer,
 }
 
 /// Dials the server of one export.

@@ -25,7 +25,7 @@ use engine::units::{BLOCK, SECTOR};
 
 use crate::Verdict;
 use crate::cell::{self, CELL, CELLS_PER_BLOCK, Value, ZERO};
-use crate::medium::{Content, Medium};
+use crate::medium::{Blocks, Content, Medium};
 use crate::register::{Cell, Made, NEVER, Version, describe_version};
 
 /// A point in time: the number of events that the engine has received.
@@ -214,7 +214,7 @@ impl History {
     }
 
     /// A flush that started at `start` succeeded: everything that it covers must be on the medium, if that is known.
-    pub fn flushed(&mut self, medium: Option<&Medium>, start: Step, horizon: Step) -> Verdict {
+    pub fn flushed(&mut self, medium: Option<&dyn Blocks>, start: Step, horizon: Step) -> Verdict {
         let mut wrong = Ok(());
         let trims = if self.trims_drop_flushing { NEVER } else { start };
         let pages = &mut self.pages;
@@ -231,7 +231,7 @@ impl History {
     }
 
     /// A durable write was acknowledged: `cells` must have this content or a later one on the medium.
-    pub fn check_durable(&self, medium: &Medium, cells: Range<u64>) -> Verdict {
+    pub fn check_durable(&self, medium: &dyn Blocks, cells: Range<u64>) -> Verdict {
         let pages = self.pages.range(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
         for (&number, page) in pages {
             check_block(number, page, medium)
@@ -270,7 +270,7 @@ impl History {
     }
 
     /// A power cut: the surviving content must be permitted, and is certain from now on.
-    pub fn power_cut(&mut self, medium: &Medium) -> Verdict {
+    pub fn power_cut(&mut self, medium: &dyn Blocks) -> Verdict {
         for (&number, page) in &mut self.pages {
             check_block(number, page, medium).map_err(|what| format!("after a power cut, {what}"))?;
             for (i, cell) in page.iter_mut().enumerate() {
@@ -323,7 +323,7 @@ fn versions_of(cell: Option<&Cell>) -> String {
 }
 
 /// Every version of a block that could survive a power cut must be permitted.
-fn check_block(number: u64, page: &Page, medium: &Medium) -> Verdict {
+fn check_block(number: u64, page: &Page, medium: &dyn Blocks) -> Verdict {
     let wrong = |i: u64, what: String| {
         let cell = &page[i as usize];
         Err(format!(

@@ -90,6 +90,12 @@ pub enum Fate {
     Doomed(Turn),
 }
 
+/// Where the content of a volume is.
+pub trait Blocks {
+    /// The sectors of block `number`, if any of them was ever written.
+    fn block(&self, number: u64) -> Option<&[Sector]>;
+}
+
 /// One volume's sectors. Sectors that were never written read as zeros.
 #[derive(Default, Debug)]
 pub struct Medium {
@@ -98,12 +104,13 @@ pub struct Medium {
     unstable: BTreeSet<u64>,
 }
 
-impl Medium {
-    /// The sectors of block `number`, if any of them was ever written.
-    pub fn block(&self, number: u64) -> Option<&[Sector]> {
+impl Blocks for Medium {
+    fn block(&self, number: u64) -> Option<&[Sector]> {
         self.blocks.get(&number).map(|block| &block[..])
     }
+}
 
+impl Medium {
     /// Reads from a sector boundary.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         for (i, bytes) in into.chunks_mut(SECTOR as usize).enumerate() {

@@ -397,6 +397,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         read_only: false,
         unflushed: true,
         upstream: None,
+        stripes: None,
         offload: None,
     };
     VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), stalled_readers: 0, stalled: 0, manners: None, mix: None }

@@ -40,6 +40,8 @@ pub enum Worlds {
     Machines,
     /// Several machines that off-load writes to one another.
     Stores,
+    /// Several machines: servers, and a gateway whose volumes are striped over them.
+    Stripes,
 }
 
 /// Runs the world of `seed`; `sink` sees each line of its trace.
@@ -68,12 +70,20 @@ pub fn run_stores(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>)
     ended(seed, verdict, world.trace(), world.stats())
 }
 
+/// The same for a world of a gateway whose volumes are striped over several servers.
+pub fn run_stripes(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = machines::World::with_stripes(seed, focus, sink);
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
 /// The same for one of these worlds.
 pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
     match worlds {
         Worlds::Server => run(seed, sink),
         Worlds::Machines => run_machines(seed, None, sink),
         Worlds::Stores => run_stores(seed, None, sink),
+        Worlds::Stripes => run_stripes(seed, None, sink),
     }
 }
 

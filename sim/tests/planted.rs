@@ -29,7 +29,7 @@ fn focus(bug: Bug) -> Option<Focus> {
 /// The same for worlds of several machines.
 fn focus_of_machines(bug: Bug) -> Option<machines::Focus> {
     match bug {
-        Bug::ZeroedForgotten | Bug::ZeroedAgainOverWrites => Some(machines::Focus::Zero),
+        Bug::ZeroedForgotten | Bug::ZeroedAgainOverWrites | Bug::VoidedLegClean => Some(machines::Focus::Zero),
         Bug::RepeatedBeforeEnded => Some(machines::Focus::Linger),
         // Stores are removed in few worlds, and in few of these while another one is away.
         Bug::RetiredWithDeadVersions => Some(machines::Focus::Forget),
@@ -58,12 +58,19 @@ fn is_of_machines(bug: Bug) -> bool {
     )
 }
 
+/// Whether a bug concerns striped volumes.
+fn is_of_stripes(bug: Bug) -> bool {
+    use Bug::*;
+    matches!(bug, LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidedLegClean)
+}
+
 /// The worlds in which a bug can show.
 fn worlds(bug: Bug) -> Worlds {
     match bug {
         Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
         _ if is_of_machines(bug) => Worlds::Machines,
+        _ if is_of_stripes(bug) => Worlds::Stripes,
         _ => Worlds::Server,
     }
 }
@@ -73,6 +80,7 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
         Worlds::Server => swarm::run_focused(seed, focus(bug), None),
         Worlds::Machines => swarm::run_machines(seed, focus_of_machines(bug), None),
         Worlds::Stores => swarm::run_stores(seed, focus_of_machines(bug), None),
+        Worlds::Stripes => swarm::run_stripes(seed, focus_of_machines(bug), None),
     };
     outcome.err()
 }
@@ -107,6 +115,9 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::DeletionForgotten => 8,
         Bug::HighestDeletedFirst => 37,
         Bug::ReclaimNotDurable => 43,
+        Bug::LostLegForgotten => 47,
+        Bug::AnsweredPartTrusted => 88,
+        Bug::VoidedLegClean => 829,
         _ => 0,
     }
 }
@@ -180,4 +191,9 @@ fn every_planted_bug_of_several_machines_is_found() {
 #[test]
 fn every_planted_bug_of_off_load_is_found() {
     all_are_found(Worlds::Stores);
+}
+
+#[test]
+fn every_planted_bug_of_striped_volumes_is_found() {
+    all_are_found(Worlds::Stripes);
 }

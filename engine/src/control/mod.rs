@@ -5,8 +5,8 @@ mod snapshot;
 pub use crate::config::{FRAME_BYTES, LEAST_BYTES};
 pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 pub use crate::spec::{
-    BURST_NS_DEFAULT, CacheSpec, Ceiling, Ceilings, IO_BYTES, Refusal, STORE_CACHE_BYTES, TenantSpec, UpstreamSpec,
-    VolumeSpec, WriteCache,
+    BURST_NS_DEFAULT, CacheSpec, Ceiling, Ceilings, IO_BYTES, LEGS_MAX, Refusal, STORE_CACHE_BYTES, STRIPE_UNITS,
+    StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache,
 };
 pub use crate::stats::{BUCKETS, Histogram, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};

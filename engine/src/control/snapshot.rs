@@ -61,8 +61,8 @@ pub struct VolumeStats {
     pub prefetch_used_blocks: u64,
     /// Prefetched blocks that were dropped or overwritten before a client requested them.
     pub prefetch_wasted_blocks: u64,
-    /// The server that has it, if it is not on the disk.
-    pub upstream: Option<UpstreamStats>,
+    /// The servers that have it, if it is not on the disk: several if it is striped, in their order.
+    pub upstreams: Vec<UpstreamStats>,
     /// Bytes whose newest content is in off-load stores and not on the disk.
     pub offloaded_bytes: u64,
     /// Blocks acknowledged but not written to the device.

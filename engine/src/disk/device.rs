@@ -11,8 +11,7 @@ use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
 use crate::cluster::{Clock, Timetable};
 use crate::errno::Errno;
-use crate::ids::Ticket;
-use crate::ids::{BlockId, IoId, TenantId, VolumeId};
+use crate::ids::{BlockId, IoId, TenantId, Ticket, VolumeId};
 use crate::slab::Slab;
 use crate::spec::{Refusal, Terms};
 use crate::units::{BLOCK, Nanos, SECOND, SectorMask};
@@ -90,11 +89,15 @@ pub(crate) struct Split {
     pub(crate) unread: bool,
     /// How often the transfer was divided.
     pub(crate) tries: u8,
+    /// The legs of a striped volume that have answered a write, which a lost session of theirs can still lose; and
+    /// whether a session was lost meanwhile, so that a flush has no result.
+    pub(crate) answered: u64,
+    pub(crate) is_void: bool,
 }
 
 impl Default for Split {
     fn default() -> Split {
-        Split { left: 0, result: Ok(()), failures: None, unread: false, tries: 0 }
+        Split { left: 0, result: Ok(()), failures: None, unread: false, tries: 0, answered: 0, is_void: false }
     }
 }
 

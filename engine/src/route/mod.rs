@@ -1,25 +1,19 @@
 //! Where a range of a volume lives, and the way of a transfer there and back.
 //!
-//! ```text
-//!   volume     |············ a transfer ············|
-//!   places     |── file 3, from 0 ──|── file 7, from 1 MiB ──|
-//!   requests       part 1 ─► queue      part 2 ─► queue           done when both are; an error of one is its error
-//! ```
-//!
-//! A volume without places lives where its own file is; a transfer is one request of the device then, without further
-//! state. A transfer that touches several places is split: it keeps its entry in the table of requests and waits there
-//! for its parts, which have entries of their own. A flush goes to every file of the volume.
+//! A volume lives where its own file is, and a transfer is one request of the device then, without further state.
 //!
 //! Writes of a volume that may be off-loaded go to its file or to stores, its reads to where the newest content is
-//! (`offload.rs`).
+//! (`offload.rs`). A transfer that touches several places is split: it keeps its entry in the table of requests and
+//! waits there for its parts, which have entries of their own. It is done when all of them are; an error of one is its
+//! error.
 //!
 //! A volume that is on another server has an [`Upstream`], which takes its transfers whole and at once: they pass no
-//! policy, and one bounded window is their only queue.
+//! policy, and one bounded window is their only queue. A striped volume has several (`stripe.rs`).
 //!
-//! Downside: a part is not cancelled: read-ahead of a volume with places stays queued when its stream ends. Nor is that
-//! of a volume on another server.
+//! Downside: what is on its way to another server is not cancelled: read-ahead stays queued when its stream ends.
 
 mod offload;
+mod stripe;
 
 pub(crate) use offload::Done;
 
@@ -33,26 +27,34 @@ use crate::offload::{Offload, StoreId};
 use crate::slab::Table;
 use crate::units::Nanos;
 use crate::upstream::{Action, Event, Upstream};
+use stripe::Stripes;
 
-/// A range of a volume, from the end of the one before it to `end`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    /// First byte of the volume behind it.
-    pub(crate) end: u64,
-    /// The file that has it, by the number of its volume.
-    pub(crate) file: VolumeId,
-    /// Its first byte in that file.
-    pub(crate) from: u64,
+/// The way of a volume to a server, or one of the ways if it is striped.
+#[derive(Debug)]
+struct Leg {
+    upstream: Upstream,
+    /// The volume.
+    volume: VolumeId,
+    /// Its place among those of the volume.
+    at: u8,
+    /// It has had a session.
+    is_reached: bool,
+    /// It has answered writes since its last good flush began. Those of striped volumes only, which skip the others.
+    is_unflushed: bool,
 }
 
 /// The targets of a disk's volumes.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) disk: Device,
-    /// The places of the volumes that have some, in order.
-    places: Table<VolumeId, Vec<Place>>,
-    /// The servers of the volumes that are elsewhere.
-    upstreams: Table<VolumeId, Upstream>,
+    /// The ways to the servers of the volumes that are elsewhere.
+    upstreams: Table<VolumeId, Leg>,
+    /// The volumes that are striped over several.
+    stripes: Table<VolumeId, Stripes>,
+    /// Their flushes that have nothing to flush.
+    flushed: VecDeque<IoId>,
+    /// The number of the last transfer to another server: its parts are sent with it, and later ones have higher ones.
+    order: u64,
     /// The client of the stores, if writes may be off-loaded, and the volumes that lead to them.
     offload: Option<Offload>,
     stores: Vec<VolumeId>,
@@ -70,8 +72,10 @@ impl Route {
     pub(crate) fn new(disk: Device) -> Route {
         Route {
             disk,
-            places: Table::default(),
             upstreams: Table::default(),
+            stripes: Table::default(),
+            flushed: VecDeque::new(),
+            order: 0,
             offload: None,
             stores: Vec::new(),
             keys: Table::default(),
@@ -81,67 +85,49 @@ impl Route {
         }
     }
 
-    /// Sets where the ranges of a volume live. The places cover it without gaps.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the first users are stripes"))]
-    pub(crate) fn set_places(&mut self, volume: VolumeId, places: Vec<Place>) {
-        assert!(places.is_sorted_by_key(|place| place.end));
-        self.places.insert(volume, places);
-    }
-
     /// From now on a volume is where this leads.
     pub(crate) fn set_upstream(&mut self, volume: VolumeId, upstream: Upstream) {
-        self.upstreams.insert(volume, upstream);
+        self.upstreams.insert(volume, Leg { upstream, volume, at: 0, is_reached: false, is_unflushed: true });
     }
 
-    /// The upstream of a volume that has no requests is not needed any more.
-    pub(crate) fn drop_upstream(&mut self, volume: VolumeId) {
-        self.upstreams.remove(volume);
+    /// An upstream by its number: that of its volume, unless the volume is striped.
+    pub(crate) fn upstream(&self, leg: VolumeId) -> Option<&Upstream> {
+        self.upstreams.get(leg).map(|leg| &leg.upstream)
     }
 
-    pub(crate) fn upstream(&self, volume: VolumeId) -> Option<&Upstream> {
-        self.upstreams.get(volume)
+    fn upstream_mut(&mut self, leg: VolumeId) -> Option<&mut Upstream> {
+        self.upstreams.get_mut(leg).map(|leg| &mut leg.upstream)
     }
 
-    pub(crate) fn upstream_mut(&mut self, volume: VolumeId) -> Option<&mut Upstream> {
-        self.upstreams.get_mut(volume)
+    /// Whether an upstream has this number.
+    pub(crate) fn has_upstream(&self, leg: VolumeId) -> bool {
+        self.upstreams.contains(leg)
     }
 
-    /// Nothing more is wanted of the upstream of a volume, if it has one: its requests fail.
-    pub(crate) fn give_up_upstream(&mut self, now: Nanos, volume: VolumeId) {
-        if let Some(upstream) = self.upstreams.get_mut(volume) {
-            upstream.give_up(now);
-        }
-    }
-
-    /// Passes an event of a connection to the upstream of a volume, if it has one.
-    pub(crate) fn upstream_event(&mut self, now: Nanos, volume: VolumeId, event: Event<'_>) {
-        if let Some(upstream) = self.upstreams.get_mut(volume) {
+    /// Passes an event of a connection to an upstream, if there is one of this number.
+    pub(crate) fn upstream_event(&mut self, now: Nanos, leg: VolumeId, event: Event<'_>) {
+        if let Some(upstream) = self.upstream_mut(leg) {
             upstream.handle(now, event);
         }
     }
 
-    /// The next action of any upstream, after [`Event::Timer`] for those that are due.
+    /// The next action of any upstream, by its number, after [`Event::Timer`] for those that are due.
     pub(crate) fn poll_upstream(&mut self, now: Nanos) -> Option<(VolumeId, Action)> {
-        self.upstreams.iter_mut().find_map(|(volume, upstream)| {
+        if let Some(flushed) = self.poll_flushed() {
+            return Some(flushed);
+        }
+        self.upstreams.iter_mut().find_map(|(leg, Leg { upstream, .. })| {
             if upstream.poll_timeout().is_some_and(|at| at <= now) {
                 upstream.handle(now, Event::Timer);
             }
-            Some((volume, upstream.poll_action()?))
+            Some((leg, upstream.poll_action()?))
         })
     }
 
     /// When an upstream wants to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
-        let upstreams = self.upstreams.iter().filter_map(|(_, upstream)| upstream.poll_timeout());
+        let upstreams = self.upstreams.iter().filter_map(|(_, leg)| leg.upstream.poll_timeout());
         upstreams.chain(self.disk.poll_timeout()).chain(self.offload_timeout()).min()
-    }
-
-    /// The session of a volume's upstream is lost, and `failures` with it: the next one repeats all pending requests.
-    pub(crate) fn repeats_pending(&mut self, volume: VolumeId, failures: Failures) {
-        let Route { upstreams, disk, .. } = self;
-        for io in upstreams[volume].pending() {
-            disk.slot_mut(io).failures = failures;
-        }
     }
 
     /// Sets where the data of a tenant is on the disk, if it is there and that is known.
@@ -172,48 +158,24 @@ impl Route {
     /// Queues a transfer; an urgent one ahead of its tenant's others. `failures` are those of the volume's target.
     pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool, failures: Failures) {
         let volume = self.disk.slot(io).io.volume;
-        if let Some(upstream) = self.upstreams.get_mut(volume) {
+        if self.stripes.contains(volume) {
+            return self.submit_striped(now, io, failures);
+        }
+        if self.upstreams.contains(volume) {
             self.disk.submit_elsewhere(now, io, failures);
-            return upstream.submit(now, io, &self.disk.slot(io).io);
+            return self.submit_upstream(now, io);
         }
         if self.offload.is_some() && self.keys.contains(volume) {
             return self.submit_offloading(now, io, urgent, failures);
         }
-        if self.places.past() == 0 || !self.places.contains(volume) {
-            return self.disk.submit(now, io, urgent);
-        }
-        self.disk.slot_mut(io).split = Some(Split::default());
-        match self.disk.slot(io).io.op {
-            Op::Flush => self.split_flush(now, io, urgent),
-            Op::Read | Op::Write { .. } | Op::Zero | Op::Punch => self.split_range(now, io, urgent),
-        }
+        self.disk.submit(now, io, urgent);
     }
 
-    fn split_flush(&mut self, now: Nanos, io: IoId, urgent: bool) {
-        let volume = self.disk.slot(io).io.volume;
-        for at in 0..self.places[volume].len() {
-            let file = self.places[volume][at].file;
-            if !self.places[volume][..at].iter().any(|place| place.file == file) {
-                let part = self.part(io, file, 0);
-                self.disk.submit(now, part, urgent);
-            }
-        }
-    }
-
-    fn split_range(&mut self, now: Nanos, io: IoId, urgent: bool) {
-        let volume = self.disk.slot(io).io.volume;
-        let (mut at, end) = (self.disk.slot(io).io.offset, self.disk.slot(io).io.offset + self.disk.slot(io).io.len);
-        let mut taken = (0, 0);
-        let mut place = self.places[volume].partition_point(|place| place.end <= at);
-        while at < end {
-            let Place { end: place_end, file, from } = self.places[volume][place];
-            let begins = place.checked_sub(1).map_or(0, |before| self.places[volume][before].end);
-            let past = end.min(place_end);
-            let part = self.part(io, file, from + (at - begins));
-            self.take_segments(io, &mut taken, part, past - at);
-            self.disk.submit(now, part, urgent);
-            (at, place) = (past, place + 1);
-        }
+    /// Passes a request to the upstream of its volume, which is not striped.
+    fn submit_upstream(&mut self, now: Nanos, io: IoId) {
+        self.order += 1;
+        let request = &self.disk.slot(io).io;
+        self.upstreams[request.volume].upstream.submit(now, io, self.order, request);
     }
 
     /// Gives the next `bytes` of a transfer to a part of it. `taken` are the segments that other parts have, and the
@@ -294,6 +256,7 @@ impl Route {
         result: Result<(), Errno>,
     ) -> Option<(IoId, Served, Result<(), Errno>)> {
         let Slot { purpose, parent, is_elsewhere, .. } = *self.disk.slot(io);
+        let part = (self.disk.slot(io).io.volume, self.disk.slot(io).io.op);
         if let Purpose::Log(store, record) = purpose {
             self.disk.forget(io);
             self.log_written(now, StoreId(store), record, result.is_ok());
@@ -312,6 +275,7 @@ impl Route {
         split.left -= 1;
         split.result = split.result.and(result);
         split.unread |= reads.is_some() && result.is_err();
+        Route::leg_answered(&mut self.upstreams, part, result.is_ok(), split);
         // The part that was submitted before most failures decides whether the transfer is trusted. The counter wraps.
         let is_earlier = |known: Failures| (failures.wrapping_sub(known) as i32) < 0;
         split.failures = split.failures.filter(|&known| !is_earlier(known)).or(Some(failures));
@@ -321,7 +285,11 @@ impl Route {
             self.submit_read(now, parent, true, failures);
             return None;
         }
-        (left == 0).then_some((parent, served, result))
+        if left > 0 {
+            return None;
+        }
+        self.whole_answered(parent, result.is_ok());
+        Some((parent, served, result))
     }
 
     /// Frees the entry of a transfer.
@@ -329,6 +297,3 @@ impl Route {
         self.disk.forget(io);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -292,8 +292,7 @@ impl Route {
                 Source::Store(store, at) => {
                     self.disk.slot_mut(part).reads = Some((store.0, at));
                     self.disk.submit_elsewhere(now, part, failures);
-                    let upstream = self.upstreams.get_mut(target).expect("each store has one");
-                    upstream.submit(now, part, &self.disk.slot(part).io);
+                    self.submit_upstream(now, part);
                 }
                 Source::Base | Source::Away => self.disk.submit(now, part, urgent),
             }
@@ -339,7 +338,7 @@ impl Route {
                 }
                 Some(Action::Superblock(store)) => self.write_superblock(now, store),
                 Some(Action::AskLoad(store)) => {
-                    let upstream = self.upstreams.get_mut(self.stores[store.0 as usize]).expect("each store has one");
+                    let upstream = self.upstream_mut(self.stores[store.0 as usize]).expect("each store has one");
                     upstream.ask_load();
                 }
                 Some(Action::Done(io)) => return Some(Done::Io(io, Ok(()))),
@@ -419,9 +418,7 @@ impl Route {
 
     fn submit_log(&mut self, now: Nanos, io: IoId) {
         self.disk.submit_elsewhere(now, io, 0);
-        let target = self.disk.slot(io).io.volume;
-        let upstream = self.upstreams.get_mut(target).expect("each store has one");
-        upstream.submit(now, io, &self.disk.slot(io).io);
+        self.submit_upstream(now, io);
     }
 
     /// Content of a volume to be brought home next, beside so many other copies.
@@ -437,7 +434,7 @@ impl Route {
     pub(crate) fn read_next(&mut self, reclaim: Reclaim) {
         let Some(offload) = &mut self.offload else { return };
         if let Some((store, next)) = offload.read_next(reclaim) {
-            let upstream = self.upstreams.get_mut(self.stores[store.0 as usize]).expect("each store has one");
+            let upstream = &mut self.upstreams[self.stores[store.0 as usize]].upstream;
             if upstream.hint(offload.place(store, next.start), next.end - next.start) {
                 offload.is_told_next(store, next);
             }

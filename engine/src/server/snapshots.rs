@@ -143,7 +143,7 @@ impl Server {
             stalled_writer_disconnects: counters.stalled_writer_disconnects,
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
-            upstream: self.volumes.route.upstream(volume.id()).map(Upstream::stats),
+            upstreams: self.volumes.route.upstreams(volume.id()).map(Upstream::stats).collect(),
             offloaded_bytes: self.volumes.route.away_bytes(volume.id()),
             dirty_blocks: u64::from(cached.unwritten),
             hole_bytes: volume.holes.bytes(),

@@ -58,10 +58,13 @@ const RETRY_NS: Nanos = 50 * MILLISECOND;
 const RETRY_NS_MAX: Nanos = SECOND;
 /// Time for the handshake of a session, as our servers limit it.
 const OPENING_NS_MAX: Nanos = 10 * SECOND;
-/// The cookie of the request for the load. Others have the number of a slot in their lower half.
+/// The cookie of the request for the load. Those of other requests have the order of their transfer in the upper 48
+/// bits, which no order reaches.
 const LOAD_COOKIE: u64 = u64::MAX;
 /// The cookies of hints.
 const HINT_COOKIES: RangeInclusive<u64> = u64::MAX - HINTS_MAX as u64..=u64::MAX - 1;
+/// Requests outstanding at most: cookies tell them apart by 16 bits.
+const WINDOW_MAX: u32 = 1 << 16;
 /// Hints that the server has not answered, at most.
 const HINTS_MAX: usize = 4;
 /// Flags that must not change from one session to the next: what requests rely on.
@@ -275,7 +278,7 @@ fn is_hinted(hints: &[Option<Asked>], offset: u64) -> bool {
 impl Upstream {
     /// An upstream without a session; [`Upstream::poll_timeout`] asks for the first one at once.
     pub fn new(now: Nanos, settings: UpstreamSpec) -> Upstream {
-        assert!(settings.connections > 0 && settings.window > 0);
+        assert!(settings.connections > 0 && (1..=WINDOW_MAX).contains(&settings.window));
         Upstream {
             now,
             phase: Phase::Waiting(now),
@@ -314,14 +317,15 @@ impl Upstream {
         self.settle();
     }
 
-    /// Takes a device request; its frames stay as they are until it is done.
-    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, request: &Io) {
+    /// Takes a device request; its frames stay as they are until it is done. `order` is the number of the transfer that
+    /// it is, or is a part of: each is higher than the ones before.
+    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, order: u64, request: &Io) {
         self.now = self.now.max(now);
         if request.op == Op::Flush {
             // For the owner, it does not cover a write that is answered later.
             self.covered_bytes += std::mem::take(&mut self.unflushed_bytes);
         }
-        self.requests.add(self.now, io, request);
+        self.requests.add(self.now, io, order, request);
         if request.op == Op::Read && is_hinted(&self.hints, request.offset) {
             self.requests.hold_last();
         }
@@ -439,11 +443,20 @@ impl Upstream {
         }
     }
 
-    /// Whether a flush is due, because more than `bytes_max` of acknowledged writes or too many ranges of zeros are not
-    /// durable. Not while a flush is outstanding.
-    pub(crate) fn wants_flush(&self, bytes_max: u64) -> bool {
-        let much = self.unflushed_bytes > bytes_max || self.zeroed.is_full();
-        much && self.covered_bytes == 0 && !self.requests.has_flush()
+    /// Bytes of acknowledged writes that are not durable, and that no flush in progress covers. If they are many, or if
+    /// [`Upstream::has_many_zeros`], a flush is due, unless [`Upstream::is_flushing`].
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        self.unflushed_bytes
+    }
+
+    /// Too many ranges of zeros are not durable.
+    pub(crate) fn has_many_zeros(&self) -> bool {
+        self.zeroed.is_full()
+    }
+
+    /// Whether a flush is outstanding.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.covered_bytes > 0 || self.requests.has_flush()
     }
 
     /// Whether the owner may submit a zeroing request. Without a session it may fail, and its range is retained then:

@@ -27,7 +27,7 @@ pub(super) struct Slot {
     head: Vec<u8>,
     segments: Vec<Segment>,
     since: Nanos,
-    /// Its place in the order of submission.
+    /// The number of the transfer that it is a part of; they are submitted in this order.
     order: u64,
     /// Bytes that are done, and bytes of the part that is outstanding: a request may be larger than the server permits.
     done: u64,
@@ -39,8 +39,6 @@ pub(super) struct Slot {
     error: Option<Errno>,
     /// Ranges of a read that were answered, relative to its beginning, in order.
     got: Vec<(u64, u64)>,
-    /// Part of the cookie, so that late replies are detected.
-    generation: u32,
     /// The connection on which it is outstanding, and since when.
     link: usize,
     sent_at: Nanos,
@@ -63,7 +61,6 @@ impl Default for Slot {
             durable: false,
             error: None,
             got: Vec::new(),
-            generation: 0,
             link: 0,
             sent_at: 0,
         }
@@ -114,11 +111,12 @@ pub(super) struct Requests {
     slots: Slab<Slot>,
     /// Not sent, in order.
     queue: VecDeque<u32>,
-    /// Outstanding.
-    sent: Vec<u32>,
+    /// Outstanding: the cookie and the slot.
+    sent: Vec<(u64, u32)>,
     /// Reads of what the server has been told to read, until it has.
     held: Vec<u32>,
-    submitted: u64,
+    /// Requests sent so far. It wraps; a part of the cookie, so that late replies are detected.
+    serial: u16,
     /// No request has waited for longer than since then; exact after [`Requests::look_for_oldest`].
     oldest: Option<Nanos>,
 }
@@ -126,7 +124,7 @@ pub(super) struct Requests {
 impl Default for Requests {
     fn default() -> Self {
         let (sent, held) = (Vec::new(), Vec::new());
-        Requests { slots: Slab::new(), queue: VecDeque::new(), sent, held, submitted: 0, oldest: None }
+        Requests { slots: Slab::new(), queue: VecDeque::new(), sent, held, serial: 0, oldest: None }
     }
 }
 
@@ -139,17 +137,15 @@ impl Requests {
         slot.head.clear();
         slot.segments.clear();
         slot.got.clear();
-        slot.generation = slot.generation.wrapping_add(1);
         id
     }
 
-    pub(super) fn add(&mut self, now: Nanos, io: IoId, request: &Io) {
+    pub(super) fn add(&mut self, now: Nanos, io: IoId, order: u64, request: &Io) {
         let id = self.take(Some(io), request.op, request.offset, request.len);
-        self.submitted += 1;
         let slot = &mut self.slots[id];
         slot.head.extend_from_slice(&request.head);
         slot.segments.extend_from_slice(&request.segments);
-        (slot.since, slot.order) = (now, self.submitted);
+        (slot.since, slot.order) = (now, order);
         self.oldest.get_or_insert(now);
         self.queue.push_back(id);
     }
@@ -177,20 +173,25 @@ impl Requests {
         (self.sent.len() as u32, (self.queue.len() + self.held.len()) as u32)
     }
 
+    /// The slots of outstanding requests.
+    fn outstanding(&self) -> impl Iterator<Item = &u32> + '_ {
+        self.sent.iter().map(|(_, id)| id)
+    }
+
     /// Requests of the owner that are not done.
     pub(super) fn pending(&self) -> impl Iterator<Item = IoId> + '_ {
-        self.queue.iter().chain(&self.sent).chain(&self.held).filter_map(|&id| self.slots[id].io)
+        self.queue.iter().chain(self.outstanding()).chain(&self.held).filter_map(|&id| self.slots[id].io)
     }
 
     /// Whether a flush was submitted and is not answered.
     pub(super) fn has_flush(&self) -> bool {
-        self.queue.iter().chain(&self.sent).any(|&id| self.slots[id].kind() == Kind::Flush)
+        self.queue.iter().chain(self.outstanding()).any(|&id| self.slots[id].kind() == Kind::Flush)
     }
 
     /// Whether retained zeros or the first flush are still to be answered.
     pub(super) fn has_retained(&self) -> bool {
         let is_retained = |&id: &u32| self.slots[id].io.is_none();
-        self.queue.front().is_some_and(is_retained) || self.sent.iter().any(is_retained)
+        self.queue.front().is_some_and(is_retained) || self.outstanding().any(is_retained)
     }
 
     /// Since when the oldest request waits, or earlier.
@@ -202,7 +203,7 @@ impl Requests {
     pub(super) fn look_for_oldest(&mut self) -> Option<Nanos> {
         let since = |&id: &u32| Some(self.slots[id].since).filter(|&since| since < Nanos::MAX);
         let oldest =
-            self.sent.iter().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
+            self.outstanding().chain(&self.held).filter_map(since).chain(self.queue.iter().find_map(since)).min();
         self.oldest = oldest;
         oldest
     }
@@ -219,7 +220,8 @@ impl Requests {
     /// The session is over: outstanding requests wait again, in their order, with their whole length. Returns the
     /// flushes, which do not.
     pub(super) fn unsend(&mut self) -> Vec<IoId> {
-        let all = self.sent.drain(..).chain(self.queue.drain(..)).chain(self.held.drain(..));
+        let sent = self.sent.drain(..).map(|(_, id)| id);
+        let all = sent.chain(self.queue.drain(..)).chain(self.held.drain(..));
         let mut waiting: Vec<u32> = all.collect();
         waiting.sort_by_key(|&id| self.slots[id].order);
         let mut void = Vec::new();
@@ -241,11 +243,17 @@ impl Requests {
         void
     }
 
-    /// The outstanding request with this cookie, and its place.
+    /// The outstanding request with this cookie.
     fn of_cookie(&self, cookie: u64) -> Option<u32> {
-        let id = cookie as u32;
-        let is = |id: u32| u64::from(self.slots[id].generation) << 32 | u64::from(id) == cookie;
-        self.sent.iter().copied().find(|&sent| sent == id && is(id))
+        self.sent.iter().find(|(of, _)| *of == cookie).map(|(_, id)| *id)
+    }
+
+    /// A request is sent now. Returns its cookie.
+    fn sends(&mut self, id: u32) -> u64 {
+        self.serial = self.serial.wrapping_add(1);
+        let cookie = self.slots[id].order << 16 | u64::from(self.serial);
+        self.sent.push((cookie, id));
+        cookie
     }
 
     /// What a reply on `link` must agree with.
@@ -311,7 +319,7 @@ impl Upstream {
     /// Whether an outstanding request must be answered first.
     fn must_wait(&self, id: u32) -> bool {
         let (slots, slot) = (&self.requests.slots, &self.requests.slots[id]);
-        self.requests.sent.iter().map(|&sent| &slots[sent]).any(|sent| match slot.kind() {
+        self.requests.outstanding().map(|&sent| &slots[sent]).any(|sent| match slot.kind() {
             Kind::Flush => sent.changes() || sent.kind() == Kind::Flush,
             _ => sent.overlaps(slot) && (sent.changes() || slot.changes()) && !planted!(OverlapInFlight),
         })
@@ -347,14 +355,13 @@ impl Upstream {
         if slot.kind() == Kind::Flush {
             self.zeroed.flush_begun();
         }
-        let cookie = u64::from(slot.generation) << 32 | u64::from(id);
         let offset = if slot.kind() == Kind::Flush { 0 } else { slot.offset + slot.done };
-        let header = RawHeader::new(export.form, command, flags, cookie, offset, slot.part);
         let (start, part, has_payload) = (slot.done, slot.part, command == command::WRITE);
+        let cookie = self.requests.sends(id);
+        let header = RawHeader::new(export.form, command, flags, cookie, offset, part);
         let at = self.least_loaded();
         let slot = &mut self.requests.slots[id];
         (slot.link, slot.sent_at) = (at, self.now);
-        self.requests.sent.push(id);
         let link = &mut self.links[at];
         link.outstanding += 1;
         link.last_read = if command == command::READ { part } else { 0 };
@@ -401,11 +408,10 @@ impl Upstream {
         let took_ns = self.now - slot.sent_at;
         self.round_trip_ns =
             if self.round_trip_ns == 0 { took_ns } else { self.round_trip_ns - self.round_trip_ns / 8 + took_ns / 8 };
-        self.requests.sent.retain(|&sent| sent != id);
+        self.requests.sent.retain(|&(of, _)| of != cookie);
         let slot = &mut self.requests.slots[id];
         if slot.error.is_none() {
             slot.done = end;
-            slot.generation = slot.generation.wrapping_add(1);
             let without_fua = slot.op == (Op::Write { durable: true }) && !slot.durable && !slot.flushes;
             slot.flushes |= slot.done == slot.len && without_fua;
             if slot.done < slot.len || without_fua {

@@ -264,7 +264,12 @@ impl Rig {
             }
         }
         let (io, volume) = (IoId(self.ios), crate::ids::VolumeId(0));
-        self.upstream.submit(self.now, io, &Io { op, volume, offset, len, segments, head: Vec::new() });
+        self.upstream.submit(
+            self.now,
+            io,
+            u64::from(self.ios),
+            &Io { op, volume, offset, len, segments, head: Vec::new() },
+        );
         self.heed();
         io
     }
@@ -548,6 +553,22 @@ fn without_fua_a_durable_write_is_flushed() {
 }
 
 #[test]
+fn the_number_of_a_transfer_is_in_the_cookies_of_all_its_requests() {
+    let mut rig = Rig::new(OURS, 1);
+    rig.upstream.export.as_mut().unwrap().payload_bytes_max = BLOCK as u32;
+    let first = rig.submit(Op::Write { durable: false }, 0, 2 * BLOCK, 1);
+    let second = rig.write(7, 1);
+    let cookies: Vec<u64> = rig.requests.iter().map(|(_, header, _)| header.cookie).collect();
+    assert_eq!(
+        cookies.iter().map(|cookie| cookie >> 16).collect::<Vec<_>>(),
+        [first, second].map(|io| u64::from(io.0))
+    );
+    rig.answer(Kind::Write);
+    let rest = rig.requests.back().unwrap().1.cookie;
+    assert_eq!((rest >> 16, cookies.contains(&rest)), (u64::from(first.0), false));
+}
+
+#[test]
 fn a_flush_is_wanted_when_much_is_unflushed() {
     let mut rig = Rig::new(OURS, 1);
     for block in 0..4 {
@@ -555,9 +576,9 @@ fn a_flush_is_wanted_when_much_is_unflushed() {
     }
     rig.submit(Op::Write { durable: false }, 4 * BLOCK + SECTOR, SECTOR, 1);
     (0..5).for_each(|_| rig.answer(Kind::Write));
-    assert_eq!([4, 5].map(|blocks| rig.upstream.wants_flush(blocks * BLOCK)), [true, false], "a block is kept whole");
+    assert_eq!(rig.upstream.unflushed_bytes(), 5 * BLOCK, "a block is kept whole");
     rig.submit(Op::Flush, 0, 0, 0);
-    assert!(!rig.upstream.wants_flush(0), "one is outstanding");
+    assert!(rig.upstream.is_flushing());
     rig.write(7, 1);
     rig.answer(Kind::Write);
     rig.answer(Kind::Flush);

@@ -13,7 +13,7 @@ use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
 use crate::cluster::Timetable;
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
-use crate::spec::{Refusal, VolumeSpec, WriteCache};
+use crate::spec::{Refusal, StripeSpec, VolumeSpec, WriteCache};
 use crate::units::{BLOCK, Nanos, SECTOR, VOLUME_BYTES_MAX};
 use crate::upstream::Upstream;
 
@@ -73,7 +73,9 @@ impl Volumes {
         if !self.cache.has_tenant(spec.tenant) {
             return Err(Refusal::UnknownTenant);
         }
-        if self.table.contains(spec.volume) {
+        let others = spec.stripes.iter().flat_map(|stripes| &stripes.others).map(|(leg, _)| *leg);
+        let mut numbers = std::iter::once(spec.volume).chain(others);
+        if numbers.any(|number| self.table.contains(number) || self.route.has_upstream(number)) {
             return Err(Refusal::Taken);
         }
         if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
@@ -83,13 +85,24 @@ impl Volumes {
         if of_tenant.is_remote != spec.upstream.is_some() {
             return Err(Refusal::Mixed);
         }
+        if !spec.stripes_fit() {
+            return Err(Refusal::BadStripes);
+        }
         if of_tenant.is_store && spec.write_cache != WriteCache::None {
             return Err(Refusal::Store);
         }
         let whole_blocks = u64::from(spec.device_block) == BLOCK;
         self.cache.open_volume(spec.volume, spec.tenant, whole_blocks, spec.upstream.is_some());
         if let Some(settings) = &spec.upstream {
-            self.route.set_upstream(spec.volume, Upstream::new(self.now, settings.clone()));
+            let first = Upstream::new(self.now, settings.clone());
+            match &spec.stripes {
+                None => self.route.set_upstream(spec.volume, first),
+                Some(StripeSpec { unit, others }) => {
+                    let others = others.iter().map(|(leg, other)| (*leg, Upstream::new(self.now, other.clone())));
+                    let legs = std::iter::once((spec.volume, first)).chain(others).collect();
+                    self.route.set_stripes(spec.volume, *unit, legs);
+                }
+            }
         }
         if let Some(key) = spec.offload {
             self.route.set_key(spec.volume, key, spec.tenant);
@@ -156,21 +169,25 @@ impl Volumes {
         }
         self.end_streams(volume, None);
         if discard {
-            self.route.give_up_upstream(self.now, volume);
+            let now = self.now;
+            self.route.each_upstream(volume, |upstream| upstream.give_up(now));
         }
         self.begin_change(token, volume, Some(To::Closed { discard }));
         Ok(())
     }
 
-    /// Changes how the export of a volume is used; see [`Upstream::set`].
+    /// Changes how the exports of a volume are used; see [`Upstream::set`].
     pub(crate) fn set_upstream(
         &mut self,
         volume: VolumeId,
         deadline_ns: Nanos,
         connections: u32,
     ) -> Result<(), Refusal> {
-        let upstream = self.route.upstream_mut(volume).ok_or(Refusal::UnknownVolume)?;
-        upstream.set(self.now, deadline_ns, connections);
+        if !self.route.is_elsewhere(volume) || !self.table.contains(volume) {
+            return Err(Refusal::UnknownVolume);
+        }
+        let now = self.now;
+        self.route.each_upstream(volume, |upstream| upstream.set(now, deadline_ns, connections));
         Ok(())
     }
 
@@ -245,7 +262,7 @@ impl Volumes {
             return self.poke(volume);
         }
         self.cache.close_volume(volume);
-        self.route.drop_upstream(volume);
+        self.route.drop_upstreams(volume);
         self.route.drop_key(self.now, volume, discards);
         let partition = self.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));

@@ -8,7 +8,8 @@
 //!
 //! A lost session is a failed device flush ([`crate::upstream`]). Blocks that it could lose stay in the cache
 //! ([`Durability::is_kept`](crate::disk::durability::Durability::is_kept)), so the server is flushed when they are a
-//! quarter of the partition.
+//! quarter of the partition. A volume that is striped over several servers has an upstream for each
+//! (`route/stripe.rs`).
 //!
 //! Until the first session, writes are answered when they are durable, so that they wait for it: the server may refuse
 //! this client, because it has admitted another one.
@@ -20,11 +21,11 @@ use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
 use crate::route::Done;
 use crate::spec::Refusal;
 use crate::units::BLOCK;
-use crate::upstream::{Action, Event, Request, Upstream};
+use crate::upstream::{Action, Event, Request};
 
 impl Volumes {
-    pub(crate) fn upstream_event(&mut self, volume: VolumeId, event: Event<'_>) {
-        self.route.upstream_event(self.now, volume, event);
+    pub(crate) fn upstream_event(&mut self, leg: VolumeId, event: Event<'_>) {
+        self.route.upstream_event(self.now, leg, event);
     }
 
     /// Carries out what the upstreams and the client of the stores want. Whether there was anything.
@@ -35,12 +36,15 @@ impl Volumes {
     /// Carries out what the upstreams want. Whether there was anything.
     fn heed_upstreams(&mut self) -> bool {
         let mut any = false;
-        while let Some((volume, action)) = self.route.poll_upstream(self.now) {
+        while let Some((leg, action)) = self.route.poll_upstream(self.now) {
             any = true;
+            let volume = self.route.volume_of(leg);
             match action {
                 Action::Ask(request) => {
-                    self.volume_mut(volume).is_unreached &= !matches!(request, Request::Online(_));
-                    self.effects.push(Effect::Upstream(volume, request));
+                    if matches!(request, Request::Online(_)) && self.route.reached(leg) {
+                        self.volume_mut(volume).is_unreached = false;
+                    }
+                    self.effects.push(Effect::Upstream(leg, request));
                 }
                 Action::Zero(segment) => {
                     let (frame, start, len) = (segment.frame, segment.start, segment.len);
@@ -51,12 +55,15 @@ impl Volumes {
                     self.relieve_upstream(volume);
                 }
                 Action::Load(load) => self.route.load_told(self.now, volume, load),
+                // A part of a flush has ended, and with the last one the flush, without a result.
+                Action::Void(io) if self.route.part_is_void(io) => self.io_done(io, self.now, Ok(())),
                 Action::Void(io) => self.void(io),
                 Action::Failed if planted!(LostSessionForgotten) => {}
+                Action::Failed if planted!(LostLegForgotten) && leg != volume => {}
                 Action::Failed => {
                     self.device_flush_failed(volume);
                     let failures = self.cache.durability.failures(volume);
-                    self.route.repeats_pending(volume, failures);
+                    self.route.session_lost(leg, failures);
                 }
             }
         }
@@ -96,7 +103,8 @@ impl Volumes {
         if self.route.is_offloading() {
             return Err(Refusal::Offload);
         }
-        if setup.stores.iter().any(|&(store, _)| !self.route.is_elsewhere(store)) {
+        let is_usable = |store| self.route.is_elsewhere(store) && !self.route.is_striped(store);
+        if !setup.stores.iter().all(|&(store, _)| is_usable(store)) {
             return Err(Refusal::UnknownVolume);
         }
         self.route.start_offload(self.now, setup);
@@ -137,11 +145,11 @@ impl Volumes {
 
     /// Whether the target of a volume takes zeroing requests at present.
     pub(super) fn may_zero(&self, volume: VolumeId) -> bool {
-        self.route.upstream(volume).is_none_or(Upstream::may_zero)
+        self.route.may_zero(volume)
     }
 
     /// A flush ended without a result.
-    fn void(&mut self, io: IoId) {
+    pub(super) fn void(&mut self, io: IoId) {
         let (volume, purpose) = (self.route.slot(io).io.volume, self.route.slot(io).purpose);
         debug_assert!(matches!(purpose, Purpose::Sync { .. }), "{purpose:?} is no flush");
         self.route.forget(io);
@@ -156,8 +164,96 @@ impl Volumes {
     /// Flushes the server if much of the partition waits for that.
     fn relieve_upstream(&mut self, volume: VolumeId) {
         let quarter = u64::from(self.cache.partition(self.tenant_of(volume)).target) * BLOCK / 4;
-        if self.route.upstream(volume).is_some_and(|upstream| upstream.wants_flush(quarter)) {
+        if self.route.wants_flush(volume, quarter) {
             self.flush_upstream(volume);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Op;
+    use crate::errno::Errno;
+    use crate::ids::{ConnId, TenantId};
+    use crate::nbd::wire::command_flag as flag;
+    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::units::SECOND;
+    use crate::volume::rig::Rig;
+
+    const STRIPED: VolumeId = VolumeId(1);
+    const LEG: VolumeId = VolumeId(2);
+
+    /// A volume that is striped over two servers, in units of a block, and its client.
+    fn striped() -> (Rig, ConnId) {
+        let (far, conn) = (TenantId(1), ConnId(2));
+        let mut rig = Rig::new();
+        rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
+        let upstream = UpstreamSpec {
+            name: "db".into(),
+            size: 1 << 20,
+            volume: None,
+            client: "gateway".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+        };
+        let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(LEG, upstream.clone())] });
+        rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(STRIPED, far, 2 << 20) });
+        rig.attach(conn, STRIPED);
+        (rig, conn)
+    }
+
+    #[test]
+    fn a_durable_write_that_fails_on_one_leg_is_a_failed_flush_before_the_other_leg_has_answered() {
+        let (mut rig, conn) = striped();
+        rig.write_as(conn, 1, flag::FUA, 0, 2 * BLOCK, 7);
+        let part = |rig: &Rig, leg| rig.volumes.route.upstream(leg).unwrap().pending().last().unwrap();
+        let [first, second] = [STRIPED, LEG].map(|leg| part(&rig, leg));
+        assert_eq!(rig.volumes.route.slot(first).io.op, Op::Write { durable: true });
+        let failures = |rig: &Rig| rig.volumes.cache.durability.failures(STRIPED);
+        rig.event(|volumes| volumes.io_done(second, 0, Err(Errno::Io)));
+        assert_eq!((failures(&rig), rig.answer(1)), (1, None));
+        rig.event(|volumes| volumes.io_done(first, 0, Ok(())));
+        assert_eq!(rig.answer(1), Some(Errno::Io as u32));
+    }
+
+    #[test]
+    fn the_numbers_of_the_legs_are_taken_while_the_volume_is_open() {
+        let (mut rig, _) = striped();
+        for number in [STRIPED, LEG] {
+            let spec = VolumeSpec::plain(number, TenantId(0), 1 << 20);
+            assert_eq!(rig.event(|volumes| volumes.open_volume(spec)), Err(Refusal::Taken));
+        }
+    }
+
+    #[test]
+    fn stripes_that_do_not_fit_are_refused() {
+        let (mut rig, _) = striped();
+        let (spec, free) = (rig.volumes.volume(STRIPED).spec.clone(), VolumeId(8));
+        let refused = |rig: &mut Rig, change: &dyn Fn(&mut VolumeSpec, &mut StripeSpec)| {
+            let mut stripes = spec.stripes.clone().unwrap();
+            stripes.others[0].0 = VolumeId(9);
+            let mut spec = VolumeSpec { volume: free, ..spec.clone() };
+            change(&mut spec, &mut stripes);
+            rig.event(|volumes| volumes.open_volume(VolumeSpec { stripes: Some(stripes), ..spec }))
+        };
+        type Change = dyn Fn(&mut VolumeSpec, &mut StripeSpec);
+        let changes: [&Change; 6] = [
+            &|_, stripes| stripes.unit = 3 * BLOCK,
+            &|_, stripes| stripes.unit = BLOCK / 2,
+            &|_, stripes| stripes.others.clear(),
+            &|_, stripes| stripes.others[0].0 = VolumeId(8),
+            &|spec, _| spec.size += BLOCK,
+            &|_, stripes| stripes.others[0].1.size -= 1,
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            assert_eq!(refused(&mut rig, change), Err(Refusal::BadStripes), "{at}");
+        }
+        assert_eq!(refused(&mut rig, &|_, _| {}), Ok(()));
     }
 }

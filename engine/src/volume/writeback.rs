@@ -209,7 +209,16 @@ impl Volumes {
     /// A device request is complete.
     pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
+        if let Some(volume) = self.route.is_part_of(io)
+            && is_failed_flush(self.route.slot(io).io.op, result)
+        {
+            // At once: another flush may succeed before the last part has ended.
+            self.device_flush_failed(volume);
+        }
         let Some((io, served, result)) = self.route.done(self.now, since, io, result) else { return };
+        if result.is_ok() && self.route.is_void(io) {
+            return self.void(io);
+        }
         let slot = self.route.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);

@@ -550,12 +550,12 @@ mod tests {
             stalled_writer_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
-            upstream: Some(UpstreamStats {
+            upstreams: vec![UpstreamStats {
                 is_open: true,
                 round_trip_ns: 250_000,
                 reconnects: 2,
                 ..Default::default()
-            }),
+            }],
             dirty_blocks: 0,
             hole_bytes: 0,
             lost: false,

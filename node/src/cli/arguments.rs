@@ -246,10 +246,15 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct CreateUpstream {
     /// Serve this export of another server, through a cache here: nbd://HOST:PORT/NAME or
-    /// nbd+unix:///NAME?socket=PATH, nbds:// with TLS. The volume has its size and content
+    /// nbd+unix:///NAME?socket=PATH, nbds:// with TLS. The volume has its size and content. Given 2 to 64 times, the
+    /// volume is striped over these exports, in this order
     #[arg(long, value_name = "URI")]
     #[arg(conflicts_with_all = ["device", "prealloc", "sparse", "share", "min_bandwidth", "like", "dry_run"])]
-    pub from: Option<ExportUri>,
+    pub from: Vec<ExportUri>,
+    /// With several --from, or in a cluster: the bytes that are contiguous on an export or a server, a power of two
+    /// from 4KiB to 16MiB; it cannot be changed [default: 64KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub stripe: Option<Size>,
     /// With --from: other servers may use the export at the same time; writes are acknowledged when they are durable
     #[arg(long, requires = "from")]
     pub shared: bool,

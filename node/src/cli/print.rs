@@ -23,7 +23,7 @@ use guarantees::{guarantee, guarantee_met, rate};
 pub use offload::{offload, offload_list};
 pub use policies::{policies, tenant_policy};
 pub use stores::{store, stores};
-use upstreams::upstream;
+use upstreams::{stripes, upstream};
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
@@ -186,9 +186,10 @@ pub fn volume(volume: &VolumeView) -> String {
         ("read-only", if volume.read_only { "yes".into() } else { String::new() }),
         ("size", bytes(volume.size_bytes)),
         ("disk", volume.disk.clone()),
-        ("data", volume.path.clone()),
+        ("data", if volume.stripes.is_some() { String::new() } else { volume.path.clone() }),
         ("cluster", volume.cluster.as_ref().map_or_else(String::new, part)),
         ("upstream", volume.upstream.as_ref().map_or_else(String::new, upstream)),
+        ("stripes", volume.stripes.as_ref().map_or_else(String::new, stripes)),
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
         (

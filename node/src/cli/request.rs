@@ -23,6 +23,7 @@ use crate::control::view::{
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, TenantName};
+use crate::store::Exports;
 use crate::store::offload::StoreRef;
 use crate::store::spec::Allocation;
 
@@ -173,7 +174,8 @@ fn create_request(arguments: CreateArgs) -> Request {
         size: arguments.size,
         device: arguments.device.map(|device| absolute(&device.to_string_lossy())),
         force: arguments.force,
-        from: upstream.from,
+        from: Some(Exports(upstream.from)).filter(|exports| !exports.0.is_empty()),
+        stripe: upstream.stripe,
         shared: upstream.shared,
         upstream_deadline: upstream.upstream_deadline,
         upstream_connections: upstream.upstream_connections,
@@ -198,7 +200,6 @@ fn create_request(arguments: CreateArgs) -> Request {
         description: access.description.unwrap_or_default(),
         servers: arguments.cluster.servers,
         on: arguments.cluster.on,
-        stripe: arguments.cluster.stripe,
         least: arguments.cluster.least,
     };
     if arguments.dry_run && body.is_of_cluster() {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use engine::control::STRIPE_UNITS;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
@@ -17,12 +18,9 @@ use super::{Cluster, ClusterError};
 use crate::control::view::{CreateVolume, Done};
 use crate::control::{Error, Kind};
 use crate::quantity::{Name, ShareText, Size, duration};
+use crate::store::remote::STRIPE_UNIT_DEFAULT;
 use crate::store::spec::{Allocation, check_size};
 
-/// Bytes that follow each other on one server if nothing else is said: as much as RAID arrays have.
-const STRIPE_DEFAULT: u64 = 64 << 10;
-/// Permitted stripes.
-const STRIPES: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
 /// Between two attempts to begin a change while another one is being made.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long the answer waits, after the commit, until all servers serve their parts.
@@ -295,8 +293,8 @@ impl Cluster {
         if let Some(disk) = request.disk.as_ref().filter(|disk| !self.control.is_scheduled(Some(disk))) {
             return wrong(&format!("disk '{disk}' takes no part in it: leave out --disk"));
         }
-        let stripe = request.stripe.map_or(STRIPE_DEFAULT, |stripe| stripe.0);
-        if !stripe.is_power_of_two() || !STRIPES.contains(&stripe) {
+        let stripe = request.stripe.unwrap_or(STRIPE_UNIT_DEFAULT).0;
+        if !stripe.is_power_of_two() || !STRIPE_UNITS.contains(&stripe) {
             return Err(ClusterError::Stripe(Size(stripe)));
         }
         Ok((share, size, stripe))

@@ -104,19 +104,21 @@ fn what_was_deleted(name: &Name, spec: &Spec, at_risk: Option<u64>) -> String {
         (Some(device), _) => {
             format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display())
         }
-        (None, Some(remote)) => {
+        (None, Some(_)) => {
             let lost = at_risk.filter(|&bytes| bytes > 0).map_or_else(String::new, |bytes| {
                 format!("; {} of acknowledged data that it did not have are lost", Size(bytes))
             });
-            format!("volume '{name}' is deleted; the data of {} is unchanged{lost}", remote.from)
+            format!("volume '{name}' is deleted; the data of {} is unchanged{lost}", spec.addresses())
         }
         (None, None) => format!("volume '{name}' is deleted"),
     }
 }
 
-/// Of a volume whose server is away, the bytes of acknowledged data that the server may not have, as whole blocks. A
-/// block that was written again since it was sent counts twice, a range of zeros as one block.
+/// Of a volume of which a server is away, the bytes of acknowledged data that the server may not have, as whole blocks.
+/// A block that was written again since it was sent counts twice, a range of zeros as one block.
 fn at_risk(stats: &VolumeStats) -> Option<u64> {
-    let upstream = stats.upstream.filter(|upstream| !upstream.is_open)?;
-    Some((stats.dirty_blocks + u64::from(upstream.unflushed_zeros)) * BLOCK + upstream.unflushed_bytes)
+    let is_away = stats.upstreams.iter().any(|upstream| !upstream.is_open);
+    let away = stats.upstreams.iter().filter(|upstream| !upstream.is_open);
+    let unflushed = away.map(|of| u64::from(of.unflushed_zeros) * BLOCK + of.unflushed_bytes).sum::<u64>();
+    is_away.then_some(stats.dirty_blocks * BLOCK + unflushed)
 }

@@ -73,7 +73,7 @@ use crate::quantity::{Name, Size};
 use crate::sessions::Sessions;
 use crate::store::offload::OffloadError;
 use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
-use crate::upstream::Dialer;
+use crate::upstream::Leg;
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -213,8 +213,8 @@ enum VolumeState {
 enum Source {
     /// In a file or on a device: another one of the same name is not its data.
     Local(DataId),
-    /// On another server.
-    Upstream(Dialer),
+    /// On another server, or striped over several.
+    Upstream(Vec<Leg>),
 }
 
 /// A volume that a client can open, and its disk's thread.
@@ -608,9 +608,20 @@ impl Running {
 
     /// The lowest unused volume number.
     fn free_volume(&self) -> VolumeId {
+        self.free_volumes(1)[0]
+    }
+
+    /// The lowest unused volume numbers, so many.
+    fn free_volumes(&self, count: usize) -> Vec<VolumeId> {
         let hidden = self.offloading().ok().flatten().into_iter().flat_map(offload::Offloading::hidden);
-        let taken: BTreeSet<u32> = self.volumes.values().filter_map(Volume::id).chain(hidden).map(|id| id.0).collect();
-        VolumeId(lowest_free(&taken))
+        let mut taken: BTreeSet<u32> =
+            self.volumes.values().flat_map(Volume::ids).chain(hidden).map(|id| id.0).collect();
+        let take = |_| {
+            let free = lowest_free(&taken);
+            taken.insert(free);
+            VolumeId(free)
+        };
+        (0..count).map(take).collect()
     }
 }
 
@@ -625,6 +636,16 @@ impl Volume {
         let spec = self.spec.as_ref().filter(|spec| spec.is_complete())?;
         let grant = spec.allow.grants(peer)?;
         Some(if spec.read_only { Grant::Read } else { grant })
+    }
+
+    /// Its number, and those of its exports if it is striped.
+    fn ids(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        let legs = match &self.state {
+            VolumeState::Serving { source: Source::Upstream(legs), .. } => &legs[..],
+            _ => &[],
+        };
+        let id = self.id().filter(|id| !legs.iter().any(|leg| leg.number == *id));
+        id.into_iter().chain(legs.iter().map(|leg| leg.number))
     }
 
     fn id(&self) -> Option<VolumeId> {

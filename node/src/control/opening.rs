@@ -148,9 +148,9 @@ impl Control {
         let note = LossNote::new(&self.config.data, &store, name, &spec);
         let is_lost = blocking(move || note.exists()).await?.map_err(DataError::Loss);
         let is_lost = is_lost.map_err(|error| Error::VolumeOffline(name.clone(), VolumeReason::Data(error.into())))?;
-        let Prepared { spec, backing, source } = match spec.upstream.clone() {
+        let Prepared { spec, backing, source } = match spec.upstream {
             None => self.prepare_file(disk, name, spec, data).await?,
-            Some(remote) => self.prepare_upstream(disk, name, spec, &remote).await?,
+            Some(_) => self.prepare_upstream(disk, name, spec).await?,
         };
         let spec = VolumeSpec { offload: key, ..spec };
         let (id, block) = (spec.volume, spec.device_block);

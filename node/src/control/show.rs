@@ -14,7 +14,7 @@ use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::shares::Shares;
-use super::upstreams::upstream_view;
+use super::upstreams::{stripes_view, upstream_view};
 use super::view::{
     AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView,
     SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
@@ -26,7 +26,7 @@ use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
-use crate::store::{DataId, Journal, Kernel, Spec, Store, TenantSpec, file};
+use crate::store::{DataId, Exports, Journal, Kernel, Spec, Store, TenantSpec, file};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -314,7 +314,7 @@ fn volume_view(
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let of_tenant = tenants.iter().find(|view| view.name == tenant.as_str());
     let upstream = upstream_view(volume, stats);
-    let path = upstream.as_ref().map(|upstream| upstream.from.clone());
+    let path = spec.filter(|spec| spec.upstream.is_some()).map(Spec::addresses);
     let path = path.unwrap_or_else(|| absolute(&running.store.files(name).data_of(spec)));
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
@@ -329,6 +329,7 @@ fn volume_view(
         size_bytes,
         path,
         upstream,
+        stripes: stripes_view(volume, stats),
         raw: spec.is_some_and(|spec| spec.device.is_some()),
         cluster: spec.and_then(|spec| spec.cluster.clone()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
@@ -383,6 +384,7 @@ fn remembered_views(
         read_only: false,
         description: String::new(),
         upstream: None,
+        stripes: None,
         share: ShareView { requested: None, effective: Some(0.0) },
         guarantee: None,
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
@@ -417,13 +419,14 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         size: Some(Size(whole)).filter(|_| spec.upstream.is_none()),
         device: spec.device.as_ref().map(|device| device.path.display().to_string()),
         force: false,
-        from: upstream.map(|remote| remote.from.clone()),
+        from: upstream.map(|_| Exports(spec.exports().map(|remote| remote.from.clone()).collect())),
+        stripe: spec.stripes.as_ref().map(|of| of.unit).or(spec.cluster.as_ref().map(|of| of.stripe)).map(Size),
         shared: upstream.is_some_and(|remote| remote.shared),
         upstream_deadline: upstream.map(|remote| remote.deadline),
         upstream_connections: upstream.map(|remote| remote.connections),
         tls_certificates: upstream.and_then(|remote| remote.tls_certificates.clone()),
         tls_hostname: upstream.and_then(|remote| remote.tls_hostname.clone()),
-        accept_data_loss: upstream.is_some_and(|remote| remote.without_flush),
+        accept_data_loss: spec.exports().any(|remote| remote.without_flush),
         disk: Some(disk.clone()),
         policy: allotment.policy.clone(),
         share: allotment.share.clone(),
@@ -442,7 +445,6 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         description: spec.description.clone(),
         servers: None,
         on: spec.cluster.as_ref().map_or_else(Vec::new, |part| part.servers.clone()),
-        stripe: spec.cluster.as_ref().map(|part| Size(part.stripe)),
         least: None,
     }
 }

@@ -127,7 +127,10 @@ impl Error {
 impl CreateVolume {
     /// Whether the request says something that only a cluster can do.
     pub fn is_of_cluster(&self) -> bool {
-        self.servers.is_some() || !self.on.is_empty() || self.stripe.is_some() || self.least.is_some()
+        self.servers.is_some()
+            || !self.on.is_empty()
+            || self.least.is_some()
+            || self.stripe.is_some() && self.from.is_none()
     }
 
     /// A volume of which nothing else is requested.
@@ -138,6 +141,7 @@ impl CreateVolume {
             device: None,
             force: false,
             from: None,
+            stripe: None,
             shared: false,
             upstream_deadline: None,
             upstream_connections: None,
@@ -162,7 +166,6 @@ impl CreateVolume {
             description: Default::default(),
             servers: None,
             on: Vec::new(),
-            stripe: None,
             least: None,
         }
     }

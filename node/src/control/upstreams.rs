@@ -1,8 +1,8 @@
-//! Gateway volumes: their data is an export on another server (`docs/manual/gateway.md`).
+//! Gateway volumes: their data is an export on another server, or striped over several (`docs/manual/gateway.md`).
 //!
 //! ```text
-//!   create ── probe ─► size, abilities ─► specification
-//!   open   ── a later epoch ─► specification ── Dialer ─► disk thread       whether or not the server is there
+//!   create ── probe each ─► size, abilities ─► specification
+//!   open   ── a later epoch ─► specification ── Dialers ─► disk thread      whether or not the servers are there
 //! ```
 
 use std::time::SystemTime;
@@ -12,43 +12,52 @@ use engine::ids::VolumeId;
 use engine::nbd::wire::export_flag;
 use engine::nbd::{Opened, Place};
 use engine::units::{BLOCK, SECTOR};
+use engine::upstream::UpstreamStats;
 use uuid::Uuid;
 
 use super::error::UpstreamError;
 use super::opening::Prepared;
-use super::view::{CreateVolume, SetVolume, UpstreamState, UpstreamView};
+use super::view::{CreateVolume, SetVolume, StripesView, UpstreamState, UpstreamView};
 use super::{Control, Error, Invalid, Running, Source, Volume, VolumeState, with_files};
 use crate::disk_thread::Backing;
-use crate::quantity::{Name, Time};
-use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT};
+use crate::quantity::Name;
+use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT, STRIPE_UNIT_DEFAULT};
 use crate::store::spec::{Allocation, WriteCache};
-use crate::store::{ExportUri, Remote, Spec, TenantSpec};
-use crate::upstream::{self, Dialer};
+use crate::store::{ExportUri, Exports, Remote, Spec, Stripes, TenantSpec};
+use crate::upstream::{self, Dialer, Leg, Standing};
 
-/// An export that was found for a new volume.
+/// What was found for a new volume: an export, or several over which it is striped.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    pub(super) remote: Remote,
-    /// Its size, bytes.
+    pub(super) first: Remote,
+    pub(super) stripes: Option<Stripes>,
+    /// The size of the volume, bytes.
     pub(super) size: u64,
 }
 
-/// The export that a request names, as its server describes it. Nothing is recorded yet.
+/// The exports that a request names, as their servers describe them. Nothing is recorded yet.
 pub(super) async fn choose(request: &CreateVolume) -> Result<Option<Chosen>, Error> {
-    let Some(from) = &request.from else {
+    let Some(Exports(from)) = &request.from else {
+        if request.stripe.is_some() {
+            return Err(Invalid::StripeOfOne.into());
+        }
         let is_plain = !request.shared && !request.accept_data_loss;
         let is_plain = is_plain && request.upstream_deadline.is_none() && request.upstream_connections.is_none();
         let is_plain = is_plain && request.tls_certificates.is_none() && request.tls_hostname.is_none();
         return if is_plain { Ok(None) } else { Err(Invalid::UpstreamWithoutFrom.into()) };
     };
     check_request(request, from)?;
-    let remote = wanted(request, from)?;
-    let opened = upstream::probe(&remote.target()).await.map_err(UpstreamError::from)?;
-    Ok(Some(found(request, remote, &opened)?))
+    let wanted = from.iter().map(|from| wanted(request, from)).collect::<Result<Vec<_>, _>>()?;
+    let mut members = Vec::new();
+    for remote in wanted {
+        let opened = upstream::probe(&remote.target()).await.map_err(UpstreamError::from)?;
+        members.push(found(request, remote, &opened)?);
+    }
+    Ok(Some(composed(request, members)?))
 }
 
-/// Refuses what contradicts an export.
-fn check_request(request: &CreateVolume, from: &ExportUri) -> Result<(), Invalid> {
+/// Refuses what contradicts the exports.
+fn check_request(request: &CreateVolume, from: &[ExportUri]) -> Result<(), Invalid> {
     if request.size.is_some() {
         return Err(Invalid::SizeOfExport);
     }
@@ -61,9 +70,21 @@ fn check_request(request: &CreateVolume, from: &ExportUri) -> Result<(), Invalid
     if request.like.is_some() {
         return Err(Invalid::LikeOfExport);
     }
-    match &from.0.place {
-        Place::Unix(path) if !path.is_absolute() => Err(Invalid::RelativeSocket(from.clone())),
-        _ => Ok(()),
+    for (at, member) in from.iter().enumerate() {
+        match &member.0.place {
+            Place::Unix(path) if !path.is_absolute() => return Err(Invalid::RelativeSocket(member.clone())),
+            _ if from[..at].contains(member) => return Err(Invalid::MemberTwice(member.clone())),
+            _ => {}
+        }
+    }
+    match (from, request.stripe) {
+        ([], _) => Err(Invalid::NoExport),
+        ([_], Some(_)) => Err(Invalid::StripeOfOne),
+        ([_], None) => Ok(()),
+        (_, unit) => {
+            Stripes::check_unit(unit.unwrap_or(STRIPE_UNIT_DEFAULT).0)?;
+            Ok(Stripes::check_count(from.len())?)
+        }
     }
 }
 
@@ -80,6 +101,7 @@ fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
         connections: request.upstream_connections.unwrap_or(CONNECTIONS_DEFAULT),
         epoch: 0,
         zeroes: false,
+        size: None,
         block: SECTOR as u32,
         read_only: false,
         without_flush: false,
@@ -98,8 +120,8 @@ fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
     Ok(remote)
 }
 
-/// What the specification says of an export that was opened.
-fn found(request: &CreateVolume, remote: Remote, opened: &Opened) -> Result<Chosen, Error> {
+/// What the specification says of an export that was opened, and its size.
+fn found(request: &CreateVolume, remote: Remote, opened: &Opened) -> Result<(Remote, u64), Error> {
     let from = &remote.from;
     let block = match u64::from(opened.block_bytes_min) {
         0..=SECTOR => SECTOR,
@@ -119,17 +141,41 @@ fn found(request: &CreateVolume, remote: Remote, opened: &Opened) -> Result<Chos
     let zeroes = opened.has(export_flag::SEND_WRITE_ZEROES);
     let volume = opened.volume.map(Uuid::from_u128);
     let remote = Remote { volume, zeroes, block: block as u32, read_only, without_flush, ..remote };
-    Ok(Chosen { remote, size: opened.size })
+    Ok((remote, opened.size))
+}
+
+/// The volume that these exports make, in their order.
+fn composed(request: &CreateVolume, mut members: Vec<(Remote, u64)>) -> Result<Chosen, Error> {
+    if let [(first, size)] = &members[..] {
+        return Ok(Chosen { first: first.clone(), stripes: None, size: *size });
+    }
+    for (at, (member, _)) in members.iter().enumerate() {
+        let same = members[..at].iter().find(|(other, _)| other.volume.is_some() && other.volume == member.volume);
+        if let Some((other, _)) = same {
+            let [one, other] = [other, member].map(|of| Box::new(of.from.clone()));
+            return Err(UpstreamError::SameVolume(one, other).into());
+        }
+    }
+    let unit = request.stripe.unwrap_or(STRIPE_UNIT_DEFAULT).0;
+    if let Some((member, size)) = members.iter().find(|(_, size)| *size < unit) {
+        return Err(UpstreamError::BelowUnit { from: member.from.clone(), bytes: *size, unit }.into());
+    }
+    let size = Stripes::size_over(unit, members.iter().map(|(_, size)| *size));
+    members.iter_mut().for_each(|(member, size)| member.size = Some(*size));
+    let mut members = members.into_iter().map(|(member, _)| member);
+    let first = members.next().ok_or(Invalid::NoExport)?;
+    Ok(Chosen { first, stripes: Some(Stripes { unit, others: members.collect() }), size })
 }
 
 impl Chosen {
-    /// Enters the export into the specification of a new volume.
+    /// Enters the exports into the specification of a new volume.
     pub(super) fn enter(&self, spec: &mut Spec) {
-        spec.read_only |= self.remote.read_only;
-        if self.remote.shared {
+        *spec = spec.on_exports(self.first.clone(), self.stripes.clone());
+        let is_read_only = spec.exports().any(|export| export.read_only);
+        spec.read_only |= is_read_only;
+        if self.first.shared {
             spec.write_cache = WriteCache::None;
         }
-        spec.upstream = Some(self.remote.clone());
     }
 }
 
@@ -141,21 +187,26 @@ pub(super) fn refuse_promises(tenant: &Name, spec: &TenantSpec) -> Result<(), In
 
 /// Applies the upstream's settings in a request. Refuses what the export does not permit.
 pub(super) fn apply(name: &Name, request: &SetVolume, spec: &mut Spec) -> Result<(), Invalid> {
+    if let Some(remote) = spec.exports().find(|remote| remote.read_only)
+        && request.read_only == Some(false)
+    {
+        return Err(Invalid::ReadOnlyExport { volume: name.clone(), from: Box::new(remote.from.clone()) });
+    }
     let Some(remote) = &mut spec.upstream else {
         return if request.changes_upstream() { Err(Invalid::NoUpstream(name.clone())) } else { Ok(()) };
     };
     if remote.shared && request.write_cache.is_some_and(|mode| mode != WriteCache::None) {
         return Err(Invalid::WriteCacheOfShared(name.clone()));
     }
-    if remote.read_only && request.read_only == Some(false) {
-        return Err(Invalid::ReadOnlyExport { volume: name.clone(), from: Box::new(remote.from.clone()) });
+    for remote in std::iter::once(remote).chain(spec.stripes.iter_mut().flat_map(|stripes| &mut stripes.others)) {
+        remote.deadline = request.upstream_deadline.unwrap_or(remote.deadline);
+        remote.connections = request.upstream_connections.unwrap_or(remote.connections);
+        remote.check()?;
     }
-    remote.deadline = request.upstream_deadline.unwrap_or(remote.deadline);
-    remote.connections = request.upstream_connections.unwrap_or(remote.connections);
-    Ok(remote.check()?)
+    Ok(())
 }
 
-/// The command that tells the engine of the upstream's settings.
+/// The command that tells the engine of the upstreams' settings, which are the same for all of a volume.
 pub(super) fn command(volume: VolumeId, spec: &Spec) -> Option<Command> {
     let remote = spec.upstream.as_ref()?;
     let (deadline_ns, connections) = (remote.deadline.0.as_nanos() as u64, remote.connections);
@@ -169,35 +220,37 @@ pub(super) fn change(volume: VolumeId, before: &Spec, now: &Spec) -> Option<Comm
 }
 
 impl Control {
-    /// Stores a later epoch than all before, and makes a dialer. The server may be away.
-    pub(super) async fn prepare_upstream(
-        &self,
-        disk: &Name,
-        name: &Name,
-        spec: Spec,
-        remote: &Remote,
-    ) -> Result<Prepared, Error> {
-        let remote = remote.later(SystemTime::now());
-        let later = Spec { upstream: Some(remote.clone()), ..spec.clone() };
+    /// Stores later epochs than all before, and makes dialers. The servers may be away.
+    pub(super) async fn prepare_upstream(&self, disk: &Name, name: &Name, spec: Spec) -> Result<Prepared, Error> {
+        let now = SystemTime::now();
+        let upstream = spec.upstream.as_ref().map(|remote| remote.later(now));
+        let later = Spec { upstream, stripes: spec.stripes.as_ref().map(|stripes| stripes.later(now)), ..spec.clone() };
         let store = self.state().disk(disk)?.store.clone();
         let (to, uuid) = (later.clone(), spec.uuid);
         with_files(&store, name, move |files| files.change(&spec, &to)).await??;
         self.set_spec(disk, name, &later);
         let plain = self.plain_spec(disk, name, &later)?;
+        let numbers = self.state().disk(disk)?.free_volumes(later.exports().count());
         let spec = VolumeSpec {
+            volume: numbers[0],
             // TRIM is passed on.
             sparse: true,
-            device_block: remote.block,
-            can_zero: remote.zeroes,
-            can_punch: remote.zeroes,
+            device_block: later.exports().map(|remote| remote.block).max().unwrap_or(plain.device_block),
+            can_zero: later.exports().all(|remote| remote.zeroes),
+            can_punch: later.exports().all(|remote| remote.zeroes),
             // Its first session begins with a flush.
             unflushed: false,
-            upstream: Some(remote.for_engine(name, uuid, plain.size)),
+            upstream: later.upstream.as_ref().map(|remote| remote.for_engine(name, uuid, plain.size)),
+            stripes: later.stripes.as_ref().map(|stripes| stripes.for_engine(name, uuid, &numbers[1..])),
             ..plain
         };
         let gate = self.state().disk(disk)?.thread.tls_gate(spec.tenant);
-        let dialer = Dialer::new(remote.target(), gate);
-        Ok(Prepared { spec, backing: Backing::Upstream(dialer.clone()), source: Source::Upstream(dialer) })
+        let leg = |(&number, remote): (&VolumeId, &Remote)| Leg {
+            number,
+            dialer: Dialer::new(remote.target(), gate.clone()),
+        };
+        let legs: Vec<Leg> = numbers.iter().zip(later.exports()).map(leg).collect();
+        Ok(Prepared { spec, backing: Backing::Upstream(legs.clone()), source: Source::Upstream(legs) })
     }
 }
 
@@ -208,22 +261,29 @@ impl Running {
     }
 }
 
-/// The upstream of a volume, if it has one.
-pub(super) fn upstream_view(volume: &Volume, stats: Option<&VolumeStats>) -> Option<UpstreamView> {
-    let remote = volume.spec.as_ref()?.upstream.as_ref()?;
-    let stats = stats.and_then(|stats| stats.upstream);
-    let standing = match &volume.state {
-        VolumeState::Serving { source: Source::Upstream(dialer), .. } => Some(dialer.standing()),
-        _ => None,
+/// The exports of a volume on other servers, in order.
+fn views(volume: &Volume, stats: Option<&VolumeStats>) -> Vec<UpstreamView> {
+    let legs = match &volume.state {
+        VolumeState::Serving { source: Source::Upstream(legs), .. } => &legs[..],
+        _ => &[],
     };
+    let view = |(at, remote): (usize, &Remote)| {
+        let standing = legs.get(at).map(|leg| leg.dialer.standing());
+        let stats = stats.and_then(|stats| stats.upstreams.get(at));
+        view(remote, standing, stats)
+    };
+    volume.spec.iter().flat_map(Spec::exports).enumerate().map(view).collect()
+}
+
+fn view(remote: &Remote, standing: Option<Standing>, stats: Option<&UpstreamStats>) -> UpstreamView {
     let state = match (&standing, stats) {
         (None, _) => UpstreamState::Offline,
         (Some(_), Some(stats)) if stats.is_offline => UpstreamState::Offline,
         (Some(_), Some(stats)) if stats.is_open => UpstreamState::Online,
         (Some(_), _) => UpstreamState::Connecting,
     };
-    let stats = stats.unwrap_or_default();
-    Some(UpstreamView {
+    let stats = stats.copied().unwrap_or_default();
+    UpstreamView {
         from: remote.from.to_string(),
         state,
         failure: standing.and_then(|standing| standing.failure),
@@ -236,28 +296,42 @@ pub(super) fn upstream_view(volume: &Volume, stats: Option<&VolumeStats>) -> Opt
         epoch: stats.epoch.max(remote.epoch),
         deadline_s: remote.deadline.0.as_secs_f64(),
         shared: remote.shared,
-    })
+    }
 }
 
-/// Warnings of a volume about its upstream.
+/// The upstream of a volume, if it has one and is not striped.
+pub(super) fn upstream_view(volume: &Volume, stats: Option<&VolumeStats>) -> Option<UpstreamView> {
+    let is_striped = volume.spec.as_ref().is_some_and(|spec| spec.stripes.is_some());
+    views(volume, stats).into_iter().next().filter(|_| !is_striped)
+}
+
+/// How a volume is striped, if it is.
+pub(super) fn stripes_view(volume: &Volume, stats: Option<&VolumeStats>) -> Option<StripesView> {
+    let Stripes { unit, .. } = volume.spec.as_ref()?.stripes.as_ref()?;
+    Some(StripesView { unit_bytes: *unit, members: views(volume, stats) })
+}
+
+/// Warnings of a volume about its upstreams.
 pub(super) fn upstream_warnings(volume: &Volume, stats: Option<&VolumeStats>) -> Vec<String> {
-    let Some(remote) = volume.spec.as_ref().and_then(|spec| spec.upstream.as_ref()) else { return Vec::new() };
+    let Some(spec) = &volume.spec else { return Vec::new() };
     let mut warnings = Vec::new();
-    if remote.without_flush {
-        warnings.push("its server cannot flush: flushed data may be lost when that server stops".into());
-    }
-    let Some(view) = upstream_view(volume, stats).filter(|_| volume.id().is_some()) else { return warnings };
-    let (failure, from) = (view.failure.unwrap_or_default(), &remote.from);
-    match view.state {
-        UpstreamState::Connecting if !failure.is_empty() => {
-            let deadline: &Time = &remote.deadline;
-            warnings
-                .push(format!("its server is away: {failure}; requests wait for it for up to {deadline}, then fail"));
+    for (remote, view) in spec.exports().zip(views(volume, stats)) {
+        // Of one export, it is clear which it is.
+        let whose = if spec.stripes.is_some() { format!("{}: its server", remote.from) } else { "its server".into() };
+        if remote.without_flush {
+            warnings.push(format!("{whose} cannot flush: flushed data may be lost when that server stops"));
         }
-        UpstreamState::Offline => warnings.push(format!(
-            "{from} cannot be used any more, and requests fail: {failure}; when it is as before, restart this server"
-        )),
-        UpstreamState::Connecting | UpstreamState::Online => {}
+        let (failure, from, deadline) = (view.failure.unwrap_or_default(), &remote.from, &remote.deadline);
+        match view.state {
+            _ if volume.id().is_none() => {}
+            UpstreamState::Connecting if !failure.is_empty() => warnings
+                .push(format!("{whose} is away: {failure}; requests wait for it for up to {deadline}, then fail")),
+            UpstreamState::Offline => warnings.push(format!(
+                "{from} cannot be used any more, and requests fail: {failure}; when it is as before, restart this \
+                 server"
+            )),
+            UpstreamState::Connecting | UpstreamState::Online => {}
+        }
     }
     warnings
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::store::spec::{Allocation, Part, WriteCache, check_size};
-use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
+use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
 
 impl Control {
     /// Creates a volume. If this fails, nothing remains.
@@ -326,7 +326,12 @@ impl Control {
             return Err(Invalid::GrowStore(name.clone()).into());
         }
         if let Some(remote) = &volume.spec.upstream {
-            return Err(Invalid::GrowExport { volume: name.clone(), from: Box::new(remote.from.clone()) }.into());
+            let (spec, volume) = (&volume.spec, name.clone());
+            return Err(match spec.stripes {
+                None => Invalid::GrowExport { volume, from: Box::new(remote.from.clone()) },
+                Some(_) => Invalid::GrowStripes { volume, from: spec.addresses() },
+            }
+            .into());
         }
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
@@ -485,9 +490,16 @@ fn what_was_created(name: &Name, disk: &Name, spec: &Spec) -> String {
     let message = format!("{what} '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
     match (&spec.device, &spec.upstream) {
         (Some(device), _) => message + &format!("; its data is {}, with its present content", device.path.display()),
-        (None, Some(remote)) => {
-            let access = if remote.read_only { ", which is read-only" } else { ", with its present content" };
-            message + &format!("; its data is {}{access}", remote.from)
+        (None, Some(_)) => {
+            let access = match (spec.exports().any(|export| export.read_only), &spec.stripes) {
+                (true, None) => ", which is read-only".into(),
+                (true, Some(_)) => ", of which at least one is read-only".into(),
+                (false, None) => ", with its present content".into(),
+                (false, Some(Stripes { unit, .. })) => {
+                    format!(", in stripes of {}, with their present content", Size(*unit))
+                }
+            };
+            message + &format!("; its data is {}{access}", spec.addresses())
         }
         (None, None) => message,
     }

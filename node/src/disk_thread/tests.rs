@@ -27,7 +27,7 @@ use crate::control::Control;
 use crate::handshakes::Handshakes;
 use crate::listen::{self, Door};
 use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
-use crate::upstream::{Dialer, Standing, Target};
+use crate::upstream::{Dialer, Leg, Standing, Target};
 
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
@@ -488,7 +488,8 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
         let gate = disk.tls_gate(TenantId(1));
         let dialer = runtime.block_on(async { Dialer::new(Target { uri, tls: None }, gate) });
         let spec = VolumeSpec { upstream: Some(upstream), ..spec() };
-        assert!(matches!(wait(disk.open_volume(spec, Backing::Upstream(dialer.clone()))), Ok(Report::Done)));
+        let legs = vec![Leg { number: VOLUME, dialer: dialer.clone() }];
+        assert!(matches!(wait(disk.open_volume(spec, Backing::Upstream(legs))), Ok(Report::Done)));
         let mut client = connect(&disk, &[]);
         let mut rng = Rng::new(7);
         // More than the cache, so that it is written back, flushed to be evicted, and read again.

@@ -8,14 +8,16 @@ use engine::upstream::LinkId;
 use super::connection::Input;
 use crate::upstream::Dialer;
 
-/// Connections to other servers at most, of all volumes of a disk.
-pub const UPLINKS_MAX: u32 = 256;
+/// Connections to other servers at most, of all volumes of a disk: the most that one striped volume can have.
+pub const UPLINKS_MAX: u32 = 1024;
 
-/// A volume on another server.
+/// A volume on another server, or one of the exports that it is striped over.
 #[derive(Debug)]
 pub struct Away {
     /// Tells the openings of a number apart: news for an earlier one are dropped.
     pub serial: u64,
+    /// The volume.
+    pub volume: VolumeId,
     /// Connects.
     pub dialer: Dialer,
     /// Charged for the thread's time.
@@ -53,7 +55,7 @@ pub enum State {
 /// A connection to another server.
 #[derive(Debug)]
 pub struct Uplink {
-    /// The volume, and the opening of its number.
+    /// The number of the volume or of its export, and its opening.
     pub volume: VolumeId,
     /// See [`Away::serial`].
     pub serial: u64,

@@ -1,4 +1,5 @@
-//! An export on another server as the data of one volume: what its specification says of it.
+//! An export on another server as the data of one volume, or several over which it is striped: what its specification
+//! says of them.
 //!
 //! The export has no file here. Its size and abilities are recorded when the volume is created, so that the volume can
 //! be opened while its server is away.
@@ -8,13 +9,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use engine::control::UpstreamSpec;
+use engine::control::{LEGS_MAX, STRIPE_UNITS, StripeSpec, UpstreamSpec};
+use engine::ids::VolumeId;
 use engine::nbd::{NotUri, Uri};
 use engine::units::{BLOCK, SECTOR};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::quantity::{Name, Time, as_text};
+use crate::quantity::{Name, Size, Time, as_text};
 use crate::tls::ClientFiles;
 use crate::upstream::Target;
 
@@ -58,6 +60,39 @@ impl fmt::Display for ExportUri {
 
 as_text!(ExportUri);
 
+/// The addresses of one export or more: as text, or as a list of texts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exports(pub Vec<ExportUri>);
+
+impl Serialize for Exports {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [one] => one.serialize(to),
+            several => several.serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Exports {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Exports, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(
+            untagged,
+            expecting = "an export is a text such as \"nbd://HOST:PORT/NAME\", several are a list of texts"
+        )]
+        enum Either {
+            One(String),
+            Several(Vec<String>),
+        }
+        let texts = match Either::deserialize(from)? {
+            Either::One(text) => vec![text],
+            Either::Several(texts) => texts,
+        };
+        let exports = texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom));
+        exports.collect::<Result<_, D::Error>>().map(Exports)
+    }
+}
+
 /// A setting that is out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoteError {
@@ -67,6 +102,18 @@ pub enum RemoteError {
     Connections(u32),
     #[error("the smallest block of an upstream is {SECTOR} or {BLOCK} bytes, not {0}")]
     Block(u32),
+    #[error(
+        "a stripe unit is a power of two from {} to {}, not {_0}",
+        Size(*STRIPE_UNITS.start()),
+        Size(*STRIPE_UNITS.end())
+    )]
+    Unit(Size),
+    #[error("a volume is striped over 2 to {LEGS_MAX} exports, not {0}")]
+    Members(usize),
+    #[error(
+        "a volume striped over its exports in units of {unit} has {expected}, not {size}: the specification was edited"
+    )]
+    Parts { size: Size, unit: Size, expected: Size },
 }
 
 /// The export in a volume's specification, and how it is used.
@@ -97,6 +144,9 @@ pub struct Remote {
     /// Whether the server zeroes ranges without their content being sent.
     #[serde(default)]
     pub zeroes: bool,
+    /// Its size, bytes, if it has a part of a striped volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
     /// Offsets and lengths of requests are multiples of it, bytes: 512 or 4096.
     pub block: u32,
     /// Whether the server refuses writes.
@@ -140,7 +190,7 @@ impl Remote {
     pub fn for_engine(&self, name: &Name, uuid: Uuid, size: u64) -> UpstreamSpec {
         UpstreamSpec {
             name: self.from.0.name.clone(),
-            size,
+            size: self.size.unwrap_or(size),
             volume: self.volume.map(|volume| volume.as_u128()),
             client: client(&rustix::system::uname().nodename().to_string_lossy(), name, uuid),
             epoch: self.epoch,
@@ -151,6 +201,64 @@ impl Remote {
             tls: self.from.0.tls,
             is_shared: self.shared,
         }
+    }
+}
+
+/// The stripe unit if none is named: as large as the requests of many clients, so that larger ones go to several
+/// servers and small ones to one.
+pub const STRIPE_UNIT_DEFAULT: Size = Size(64 << 10);
+
+/// How a volume is striped over several exports.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stripes {
+    /// Bytes of a unit.
+    pub unit: u64,
+    /// The exports after the first one, in order.
+    pub others: Vec<Remote>,
+}
+
+impl Stripes {
+    /// The size of a volume that is striped over exports of these sizes, in whole units of each.
+    pub fn size_over(unit: u64, members: impl ExactSizeIterator<Item = u64>) -> u64 {
+        let count = members.len() as u64;
+        members.min().unwrap_or(0) / unit * unit * count
+    }
+
+    /// Checks a unit.
+    pub fn check_unit(unit: u64) -> Result<(), RemoteError> {
+        let is_good = unit.is_power_of_two() && STRIPE_UNITS.contains(&unit);
+        if is_good { Ok(()) } else { Err(RemoteError::Unit(Size(unit))) }
+    }
+
+    /// Checks how many exports there are.
+    pub fn check_count(members: usize) -> Result<(), RemoteError> {
+        if (2..=LEGS_MAX).contains(&members) { Ok(()) } else { Err(RemoteError::Members(members)) }
+    }
+
+    /// Checks that a volume of `size` bytes is striped over `first` and the others.
+    pub fn check(&self, first: &Remote, size: u64) -> Result<(), RemoteError> {
+        Stripes::check_unit(self.unit)?;
+        Stripes::check_count(1 + self.others.len())?;
+        self.others.iter().try_for_each(Remote::check)?;
+        let members = std::iter::once(first).chain(&self.others);
+        let sizes: Vec<u64> = members.map(|member| member.size.unwrap_or(0)).collect();
+        let expected = Stripes::size_over(self.unit, sizes.into_iter());
+        if expected == size {
+            return Ok(());
+        }
+        Err(RemoteError::Parts { size: Size(size), unit: Size(self.unit), expected: Size(expected) })
+    }
+
+    /// The same with epochs that are later than all before.
+    pub fn later(&self, now: SystemTime) -> Stripes {
+        Stripes { others: self.others.iter().map(|other| other.later(now)).collect(), ..self.clone() }
+    }
+
+    /// What the disk's engine is told: see [`Remote::for_engine`]. The others have these numbers.
+    pub fn for_engine(&self, name: &Name, uuid: Uuid, numbers: &[VolumeId]) -> StripeSpec {
+        let others = self.others.iter().map(|other| other.for_engine(name, uuid, 0));
+        StripeSpec { unit: self.unit, others: numbers.iter().copied().zip(others).collect() }
     }
 }
 
@@ -180,6 +288,7 @@ mod tests {
             connections: CONNECTIONS_DEFAULT,
             epoch: 0,
             zeroes: true,
+            size: None,
             block: 512,
             read_only: false,
             without_flush: false,

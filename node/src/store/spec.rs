@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::raw::Raw;
-use super::remote::{Remote, RemoteError};
+use super::remote::{Remote, RemoteError, Stripes};
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
@@ -17,7 +17,7 @@ pub enum SpecError {
     Syntax(Box<toml::de::Error>),
     #[error(
         "its format is {0}, this server knows {FORMAT}, {FORMAT_STORE} of stores, {FORMAT_OFFLOAD} of volumes whose \
-         writes may be off-loaded, and {FORMAT_PART} of parts of a cluster's volumes"
+         writes may be off-loaded, {FORMAT_PART} of parts of a cluster's volumes, {FORMAT_STRIPES} of striped volumes"
     )]
     Format(u32),
     #[error(transparent)]
@@ -28,6 +28,8 @@ pub enum SpecError {
     Upstream(#[from] RemoteError),
     #[error("its data is said to be both on a device and on another server")]
     DeviceAndUpstream,
+    #[error("only a volume on other servers is striped: the specification was edited")]
+    Stripes,
     #[error("only a volume of the disk itself, and no store, can be off-loaded: the specification was edited")]
     Offload,
     #[error("a part of a cluster's volume is a volume of the disk itself: the specification was edited")]
@@ -175,6 +177,9 @@ pub struct Spec {
     /// The export on another server that holds its data, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Remote>,
+    /// If it is striped over several exports, the others. An earlier release refuses the field and the format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stripes: Option<Stripes>,
     /// The clients that may open it.
     #[serde(default, skip_serializing_if = "Access::is_default")]
     pub allow: Access,
@@ -210,6 +215,8 @@ const FORMAT_STORE: u32 = 2;
 const FORMAT_OFFLOAD: u32 = 3;
 /// That of parts of a cluster's volumes.
 const FORMAT_PART: u32 = 4;
+/// That of striped volumes.
+const FORMAT_STRIPES: u32 = 5;
 
 impl Spec {
     /// The specification of a new volume.
@@ -225,6 +232,7 @@ impl Spec {
             write_cache: WriteCache::default(),
             device: None,
             upstream: None,
+            stripes: None,
             allow: Access::default(),
             store: false,
             offload: false,
@@ -251,6 +259,22 @@ impl Spec {
         Spec { format: FORMAT_PART, cluster: Some(part), ..Spec::new(size, None, allocation) }
     }
 
+    /// The same volume, whose data is these exports: one, or several over which it is striped.
+    pub fn on_exports(&self, first: Remote, stripes: Option<Stripes>) -> Spec {
+        let format = if stripes.is_some() { FORMAT_STRIPES } else { self.format };
+        Spec { format, upstream: Some(first), stripes, ..self.clone() }
+    }
+
+    /// The exports that hold its data, in order; none if it is on the disk.
+    pub fn exports(&self) -> impl Iterator<Item = &Remote> + Clone {
+        self.upstream.iter().chain(self.stripes.iter().flat_map(|stripes| &stripes.others))
+    }
+
+    /// Their addresses, for people.
+    pub fn addresses(&self) -> String {
+        self.exports().map(|export| export.from.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the volume can be off-loaded: its data is on the disk, it is no store, and no part of a volume whose
     /// servers work at the same time.
     pub fn is_offloadable(&self) -> bool {
@@ -265,11 +289,15 @@ impl Spec {
     /// Parses and checks a specification.
     pub fn parse(text: &str) -> Result<Spec, SpecError> {
         let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
-        let is_part = spec.cluster.is_some();
+        if spec.stripes.is_some() && spec.upstream.is_none() {
+            return Err(SpecError::Stripes);
+        }
+        let (is_part, is_striped) = (spec.cluster.is_some(), spec.stripes.is_some());
         match (spec.format, spec.store, spec.offload) {
             (FORMAT_PART, false, false) if is_part && spec.has_file() && spec.tenant.is_none() => {}
             _ if is_part => return Err(SpecError::Part),
-            (FORMAT, false, false) => {}
+            (FORMAT, false, false) if !is_striped => {}
+            (FORMAT_STRIPES, false, false) if is_striped => {}
             (FORMAT_STORE, true, false) if spec.is_plain_store() => {}
             (FORMAT_OFFLOAD, false, true) if spec.is_offloadable() => {}
             (FORMAT | FORMAT_STORE, true, false) => return Err(SpecError::Store),
@@ -282,6 +310,9 @@ impl Spec {
         }
         if let Some(upstream) = &spec.upstream {
             upstream.check()?;
+            if let Some(stripes) = &spec.stripes {
+                stripes.check(upstream, spec.size)?;
+            }
             if spec.device.is_some() {
                 return Err(SpecError::DeviceAndUpstream);
             }

@@ -413,6 +413,7 @@ fn apply(medium: &mut Medium, request: &InFlight, fate: Fate, turn: Turn, mut ke
 mod tests {
     use super::drive::lanes::{Lanes, LanesSpec};
     use super::*;
+    use crate::medium::Blocks;
     use engine::disk::Segment;
     use engine::ids::FrameId;
 

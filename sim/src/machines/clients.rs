@@ -14,6 +14,7 @@ use crate::Verdict;
 use crate::cell;
 use crate::history::{History, OpId};
 use crate::judge::{Judge, PendingByCookie};
+use crate::medium::Blocks;
 use crate::reply::Replies;
 use crate::request::{Pending, Request};
 use crate::rng::Rng;
@@ -216,12 +217,12 @@ impl World {
         self.check_error(at, request, error)?;
         let (step, horizon) = (self.out.step, self.horizon(at).min(pending.start));
         let cells = cell::covered(request.offset, u64::from(request.len));
-        let volume = &self.volumes[at];
-        let machine = if volume.is_remote { super::setup::SERVER } else { volume.front };
-        let medium = self.machines[machine].disk.medium(engine::ids::VolumeId(at as u32));
         // Not on it is what is in stores; that it is not lost is seen when a machine dies, and at the end.
-        let medium = (!self.setup.kind.has_stores()).then_some(medium);
-        let history = &mut self.volumes[at].history;
+        let is_known = !self.setup.kind.has_stores();
+        // While its media are looked at.
+        let mut history = std::mem::take(&mut self.volumes[at].history);
+        let media = self.media(at);
+        let medium: Option<&dyn Blocks> = if is_known { Some(&media) } else { None };
         match request.command {
             command::WRITE | command::WRITE_ZEROES if error == 0 => {
                 let durable = request.has(command_flag::FUA);
@@ -234,6 +235,7 @@ impl World {
             of if changes(of) => history.settle(request.op, cells, step),
             _ => {}
         }
+        self.volumes[at].history = history;
         self.think_soon(id);
         Ok(())
     }

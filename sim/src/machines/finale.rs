@@ -4,7 +4,6 @@ use engine::ids::VolumeId;
 use engine::nbd::wire::command;
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
 
-use super::setup::SERVER;
 use super::{Wake, World};
 use crate::Verdict;
 use crate::fault::Faults;
@@ -43,9 +42,8 @@ impl World {
             self.machines[at].disk.power_cut(self.out.now);
         }
         for at in 0..self.volumes.len() {
-            let machine = if self.volumes[at].is_remote { SERVER } else { self.volumes[at].front };
-            let medium = self.machines[machine].disk.medium(VolumeId(at as u32));
-            self.volumes[at].history.power_cut(medium)?;
+            let mut history = std::mem::take(&mut self.volumes[at].history);
+            history.power_cut(&self.media(at))?;
         }
         Ok(())
     }

@@ -40,7 +40,10 @@ impl Running<'_> {
                 self.close(wire, 0);
                 self.closed_soon(volume, link, wire);
             }
-            Request::Online(_) => self.out.online.push((self.machine.at, volume)),
+            Request::Online(_) => {
+                self.process().online.insert(volume);
+                self.out.online.push((self.machine.at, volume));
+            }
             Request::Offline(why) => {
                 self.out.offline.push((self.machine.at, volume));
                 self.log(Line::Note(format!("{volume:?} is offline: {why}")));
@@ -53,7 +56,7 @@ impl Running<'_> {
 
     fn dial(&mut self, volume: VolumeId, link: LinkId) {
         let here = Host::Machine { at: self.machine.at, life: self.machine.life };
-        let hosts = [here, Host::Machine { at: self.machine.hosted(volume).server, life: 0 }];
+        let hosts = [here, Host::Machine { at: self.machine.leads_to(volume).1, life: 0 }];
         let wire = self.out.network.connect(self.out.now, &mut self.out.queue, hosts, Service::Export);
         let process = self.process();
         process.uses.insert(wire, Use::Up(volume, link));
@@ -120,8 +123,7 @@ impl Running<'_> {
     fn feed(&mut self, volume: VolumeId, link: LinkId, wire: Wire) -> Verdict {
         loop {
             let is_open = |up: &super::gateway::Up| up.wire == wire && !up.is_closing;
-            let process = self.process();
-            if !process.ups.get(&(volume, link)).is_some_and(is_open) || process.closed.contains(&volume) {
+            if !self.process().ups.get(&(volume, link)).is_some_and(is_open) || self.is_closed(volume) {
                 return Ok(());
             }
             let process = self.machine.process.as_mut().expect("a process");
@@ -147,7 +149,7 @@ impl Running<'_> {
             }
             self.tell(volume, upstream::Event::Received(link, &input))?;
             let taken = self.process().server.upstream_taken(volume).min(input.len());
-            if self.process().closed.contains(&volume) {
+            if self.is_closed(volume) {
                 return Ok(());
             }
             if taken == 0 && self.process().server.upstream_data(volume, link).next().is_none() {
@@ -155,6 +157,12 @@ impl Running<'_> {
             }
             self.take(wire, 0, taken.min(self.out.network.input_bytes(wire, 0)));
         }
+    }
+
+    /// Whether the volume that an export has a part of is closed.
+    fn is_closed(&mut self, leg: VolumeId) -> bool {
+        let (volume, _) = self.machine.leads_to(leg);
+        self.process().closed.contains(&volume)
     }
 
     pub(crate) fn send_up(&mut self, volume: VolumeId, link: LinkId) -> Verdict {

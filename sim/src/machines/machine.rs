@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache};
+use engine::control::{
+    CacheSpec, Command, LEAST_BYTES, Report, StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache,
+};
 use engine::cpu::Scheduler;
 use engine::disk::Segment;
 use engine::driver::{Arrived, Driver};
@@ -67,6 +69,8 @@ pub(crate) struct Hosted {
     pub(crate) upstream: Option<UpstreamSpec>,
     /// The machine of that export.
     pub(crate) server: usize,
+    /// If the volume is striped: the other exports, which are on the machines after that one.
+    pub(crate) stripes: Option<StripeSpec>,
     /// Another machine off-loads to it.
     pub(crate) is_store: bool,
     /// It may be off-loaded.
@@ -74,6 +78,12 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
+    /// The numbers by which a process knows its exports, in order.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        let others = self.stripes.iter().flat_map(|stripes| &stripes.others);
+        std::iter::once(self.volume).chain(others.map(|(leg, _)| *leg))
+    }
+
     pub(crate) fn tenant(&self) -> TenantId {
         match self.upstream {
             Some(_) => REMOTE,
@@ -112,6 +122,8 @@ pub(crate) struct Process {
     /// Volumes that are being closed, and those that are closed.
     pub(crate) closing: BTreeMap<u64, VolumeId>,
     pub(crate) closed: BTreeSet<VolumeId>,
+    /// Exports of which a session has begun.
+    pub(crate) online: BTreeSet<VolumeId>,
     pub(crate) offloading: Offloading,
 }
 
@@ -159,6 +171,21 @@ impl Machine {
 
     pub(crate) fn hosted(&self, volume: VolumeId) -> &Hosted {
         self.hosted.iter().find(|hosted| hosted.volume == volume).expect("a volume of the machine")
+    }
+
+    /// The volume of which an export has a part, and the machine of the export.
+    pub(crate) fn leads_to(&self, leg: VolumeId) -> (VolumeId, usize) {
+        let found = self.hosted.iter().find_map(|hosted| {
+            let at = hosted.legs().position(|of| of == leg)?;
+            Some((hosted.volume, hosted.server + at))
+        });
+        found.expect("an export of the machine's volumes")
+    }
+
+    /// Whether each export of a volume has had a session with the present process.
+    pub(crate) fn is_reached(&self, volume: VolumeId) -> bool {
+        let online = |leg: VolumeId| self.process.as_ref().is_some_and(|process| process.online.contains(&leg));
+        self.hosted(volume).legs().all(online)
     }
 }
 
@@ -326,6 +353,7 @@ impl Running<'_> {
             pass_planned: false,
             closing: BTreeMap::new(),
             closed: BTreeSet::new(),
+            online: BTreeSet::new(),
             offloading: Offloading::default(),
         });
         self.log(Line::Note(format!("process {} starts", self.machine.life)));
@@ -362,20 +390,24 @@ impl Running<'_> {
     pub(crate) fn open(&mut self, at: usize) -> Verdict {
         let hosted = self.machine.hosted[at].clone();
         let tenant = hosted.tenant();
-        let Hosted { volume, size, is_sparse, is_store, upstream, key, .. } = hosted;
+        let Hosted { volume, size, is_sparse, is_store, upstream, mut stripes, key, .. } = hosted;
         let is_fenced = upstream.is_none() && self.machine.disk.has_orphans(volume);
         let must_wait = key.is_some() && !self.process().offloading.is_started;
         if is_fenced || must_wait || !self.process().open.insert(volume) {
             return Ok(());
         }
         let life = self.machine.life;
-        let upstream = upstream.map(|spec| UpstreamSpec { epoch: spec.epoch + (life << 24), ..spec });
+        let later = |spec: UpstreamSpec| UpstreamSpec { epoch: spec.epoch + (life << 24), ..spec };
+        let upstream = upstream.map(later);
+        let others = stripes.iter_mut().flat_map(|stripes| &mut stripes.others);
+        others.for_each(|(_, spec)| *spec = later(spec.clone()));
         let is_local = upstream.is_none();
         if is_local {
             self.machine.disk.set_size(volume, size);
         }
         let spec = VolumeSpec {
             upstream,
+            stripes,
             unflushed: is_local,
             sparse: is_sparse,
             write_cache: if is_local && is_store { WriteCache::None } else { WriteCache::default() },

@@ -11,6 +11,9 @@
 //! another volume. What was acknowledged is read until its gateway dies, and is on the server's medium after a flush
 //! (`history.rs`). At the end nothing fails any more: every flush succeeds, and volumes can be closed.
 //!
+//! A volume may be striped over several servers (`Kind::Stripes`), each with the troubles of one. Its content is where
+//! a model of its own says.
+//!
 //! *What may break* (`troubles.rs`, `network.rs`): connections, which stall or are lost, with bytes that arrive late,
 //! also after their sender has died; the network, for a while; processes, which are stopped and continue, or die while
 //! their device requests and sent bytes live on; machines, which lose power and what is in the disk's cache. A second
@@ -30,6 +33,7 @@ mod network;
 mod offload;
 mod serving;
 mod setup;
+mod striped;
 mod troubles;
 
 pub use setup::Focus;
@@ -148,6 +152,11 @@ impl World {
         World::with(Setup::random(seed, focus), seed, sink)
     }
 
+    /// The world of a seed in which volumes are striped over several servers.
+    pub(crate) fn with_stripes(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
+        World::with(Setup::stripes(seed, focus), seed, sink)
+    }
+
     /// The world of a seed in which machines off-load writes to one another.
     pub(crate) fn with_stores(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
         World::with(Setup::stores(seed, focus), seed, sink)
@@ -158,10 +167,11 @@ impl World {
         let machines = setup.machines(&mut rng);
         let network = Network::new(setup.speed, rng.fork());
         let has_stores = setup.kind.has_stores();
+        let gateway = setup.kind.gateway();
         let new_volume = |(at, volume): (usize, &setup::VolumeSetup), rng: &mut Rng| Volume {
             size: volume.size,
             is_remote: volume.is_remote,
-            front: if has_stores { at } else { 1 },
+            front: if has_stores { at } else { gateway },
             history: History::of_clients(),
             places: Places::random(volume.size, rng),
             is_fenced: true,
@@ -172,7 +182,8 @@ impl World {
         let volumes = setup.volumes.iter().enumerate().map(|volume| new_volume(volume, &mut rng)).collect();
         let owners = setup.volumes.iter().enumerate().flat_map(|(at, volume)| (0..volume.clients).map(move |_| at));
         let clients = owners.map(|at| Client::new(at, rng.fork())).collect();
-        let is_special = !matches!(setup.kind, Kind::Plain | Kind::Stranger | Kind::Stores { .. });
+        let is_special =
+            !matches!(setup.kind, Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. });
         let special_at = if is_special { rng.between(1, 8) } else { 0 };
         let troubles = special_at + rng.between(2, 40);
         let out = Outside {
@@ -216,7 +227,7 @@ impl World {
 
     /// Runs the world: first with troubles, then to its end.
     pub(crate) fn run(&mut self) -> Verdict {
-        let begin = if self.setup.kind.has_stores() { self.machines.len() } else { 2 };
+        let begin = if self.setup.kind.has_stores() { self.machines.len() } else { self.setup.kind.gateway() + 1 };
         for machine in 0..begin {
             self.start(machine)?;
         }
@@ -398,9 +409,10 @@ impl World {
                 self.reached(at);
             }
         }
-        for (machine, volume) in std::mem::take(&mut self.out.online) {
+        for (machine, leg) in std::mem::take(&mut self.out.online) {
+            let (volume, _) = self.machines[machine].leads_to(leg);
             let at = volume.0 as usize;
-            if self.setup.kind.has_stores() {
+            if self.setup.kind.has_stores() || !self.machines[machine].is_reached(volume) {
                 continue;
             }
             let excludes = matches!(self.setup.kind, Kind::Failover | Kind::Return);

@@ -36,6 +36,9 @@ pub(crate) enum Kind {
     Zombie,
     /// The first gateway is cut off; a second one of another name is served and leaves; the first one comes back.
     Return,
+    /// One gateway, whose volumes are striped over so many servers, in units of so many bytes. The servers know
+    /// sessions, or do not.
+    Stripes { servers: usize, unit: u64, is_foreign: bool },
     /// Each machine off-loads writes to stores on the two others. Their servers know sessions, or do not.
     Stores { is_foreign: bool },
 }
@@ -47,7 +50,12 @@ impl Kind {
 
     /// Whether servers know no sessions: they end a connection when its requests have ended.
     pub(crate) fn has_strangers(self) -> bool {
-        matches!(self, Kind::Stranger | Kind::Stores { is_foreign: true })
+        matches!(self, Kind::Stranger | Kind::Stores { is_foreign: true } | Kind::Stripes { is_foreign: true, .. })
+    }
+
+    /// The first gateway: the machine after the servers.
+    pub(crate) fn gateway(self) -> usize {
+        if let Kind::Stripes { servers, .. } = self { servers } else { 1 }
     }
 }
 
@@ -312,7 +320,7 @@ impl Setup {
     pub(crate) fn machines(&self, rng: &mut Rng) -> Vec<Machine> {
         let has_two = matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return) || self.kind.has_stores();
         let gateways = if has_two { 2 } else { 1 };
-        (0..=gateways).map(|at| self.machine(at, rng)).collect()
+        (0..self.kind.gateway() + gateways).map(|at| self.machine(at, rng)).collect()
     }
 
     fn machine(&self, at: usize, rng: &mut Rng) -> Machine {
@@ -351,6 +359,9 @@ impl Setup {
         if self.kind.has_stores() {
             return self.offloading(machine);
         }
+        if let Kind::Stripes { servers, unit, .. } = self.kind {
+            return self.striped(machine, servers, unit);
+        }
         let numbered = self.volumes.iter().enumerate();
         let of_machine = numbered.filter(|(_, volume)| if machine == SERVER { volume.is_remote } else { true });
         // The second gateway has no disk of interest.
@@ -361,11 +372,12 @@ impl Setup {
                 Hosted {
                     volume: VolumeId(at as u32),
                     size: setup.size,
-                    is_sparse: self.is_sparse[usize::from(is_server)],
+                    is_sparse: self.is_sparse(is_server),
                     export: is_server.then(|| format!("v{at}")),
                     identity: (is_server && self.kind != Kind::Stranger).then_some(100 + at as u128),
                     upstream: (!is_server && setup.is_remote).then(|| self.upstream(at, machine)),
                     server: SERVER,
+                    stripes: None,
                     is_store: false,
                     key: None,
                 }
@@ -384,6 +396,7 @@ impl Setup {
             identity: None,
             upstream: None,
             server: machine,
+            stripes: None,
             is_store: false,
             key: Some(KEY),
         };
@@ -431,7 +444,12 @@ impl Setup {
         }
     }
 
-    fn upstream(&self, volume: usize, machine: usize) -> UpstreamSpec {
+    /// Whether volumes of gateways, or of servers, have holes.
+    pub(crate) fn is_sparse(&self, is_server: bool) -> bool {
+        self.is_sparse[usize::from(is_server)]
+    }
+
+    pub(crate) fn upstream(&self, volume: usize, machine: usize) -> UpstreamSpec {
         let is_successor = self.kind == Kind::Zombie && machine == 2;
         UpstreamSpec {
             name: format!("v{volume}"),

@@ -72,7 +72,10 @@ impl World {
                 let one = self.out.rng.below(self.machines.len() as u64) as usize;
                 (one, (one + 1) % self.machines.len())
             }
-            false => (self.volumes[0].front, SERVER),
+            false => match self.setup.kind {
+                Kind::Stripes { servers, .. } => (servers, self.out.rng.below(servers as u64) as usize),
+                _ => (self.volumes[0].front, SERVER),
+            },
         };
         let machine = if self.out.rng.one_in(2) { gateway } else { server };
         let away_ns = self.out.rng.pick(&[5 * MILLISECOND, 300 * MILLISECOND, 3 * SECOND]);
@@ -255,7 +258,8 @@ impl World {
         self.end_connections(machine);
         let state = &self.machines[machine];
         // A stranger's server cannot tell a new gateway from the old one, so the operator waits.
-        let must_wait = self.setup.kind == Kind::Stranger && self.out.network.has_peers_of(machine);
+        let is_client = self.setup.kind.has_strangers() && !self.setup.kind.has_stores();
+        let must_wait = is_client && self.out.network.has_peers_of(machine);
         if must_wait || !state.unended.is_empty() {
             self.out.queue.push(self.out.now + 20 * MILLISECOND, Wake::Start(machine));
             return Ok(());
@@ -273,7 +277,7 @@ impl World {
             return Ok(());
         }
         match self.setup.kind {
-            Kind::Plain | Kind::Stranger | Kind::Stores { .. } => Ok(()),
+            Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. } => Ok(()),
             Kind::Swap => self.swap(away_ns),
             Kind::Failover => {
                 self.kill(1, Some(away_ns))?;

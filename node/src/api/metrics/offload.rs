@@ -29,7 +29,7 @@ const COUNTERS: [Metric<OffloadStats, u64>; 3] = [
 impl Scrape {
     /// What of each volume is off-loaded. Stores and gateway volumes never are.
     pub(super) fn offloaded_volumes(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let all = self.volumes(|v| v.upstream.is_none().then_some(v.offloaded_bytes)).into_iter();
+        let all = self.volumes(|v| v.upstreams.is_empty().then_some(v.offloaded_bytes)).into_iter();
         let stores = Name::of_stores();
         let all = all.filter(|(labels, _)| !labels.contains(&("tenant", stores.as_str())));
         let bytes = all.filter_map(|(labels, bytes)| Some((labels, bytes? as f64)));

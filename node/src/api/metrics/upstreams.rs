@@ -1,11 +1,16 @@
 //! The upstreams of gateway volumes.
 
 use std::fmt::Error;
+use std::sync::LazyLock;
 
+use engine::control::LEGS_MAX;
 use engine::upstream::UpstreamStats;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{Metric, Scrape, counters, gauges, seconds};
+use super::{Metric, Scrape, counters, gauges, seconds, with};
+
+/// The places of the exports of a striped volume, as labels.
+static MEMBERS: LazyLock<Vec<String>> = LazyLock::new(|| (0..LEGS_MAX).map(|at| at.to_string()).collect());
 
 const LEVELS: [Metric<UpstreamStats, f64>; 7] = [
     ("aerogel_volume_upstream_online", "1 if a session with the server that has the volume's data is open", |u| {
@@ -30,9 +35,19 @@ const LEVELS: [Metric<UpstreamStats, f64>; 7] = [
 ];
 
 impl Scrape {
-    /// State and counters of each upstream.
+    /// State and counters of each upstream. Those of a striped volume have its place among them as a label.
     pub(super) fn upstreams(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let all = || self.volumes(|v| v.upstream).into_iter().filter_map(|(labels, stats)| Some((labels, stats?)));
+        let all = || {
+            let mut all = Vec::new();
+            for (labels, stats) in self.volumes(|v| v.upstreams.clone()) {
+                let is_striped = stats.len() > 1;
+                for (stats, member) in stats.into_iter().zip(MEMBERS.iter()) {
+                    let labels = labels.clone();
+                    all.push((if is_striped { with(labels, "member", member) } else { labels }, stats));
+                }
+            }
+            all.into_iter()
+        };
         for (name, help, of) in LEVELS {
             gauges(to, name, help, all().map(|(labels, stats)| (labels, of(&stats))))?;
         }

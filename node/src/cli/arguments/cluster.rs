@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Reach;
-use crate::quantity::{Name, Size};
+use crate::quantity::Name;
 
 /// Show the cluster that a server takes part in, its schedule, and what would fit; drain servers
 #[derive(Debug, Args)]
@@ -67,9 +67,6 @@ pub struct CreateInCluster {
     /// In a cluster: its servers, in the order of the stripes [default: chosen by the cluster]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub on: Vec<Name>,
-    /// In a cluster: bytes that follow each other on one server [default: 64KiB]
-    #[arg(long, value_name = "SIZE")]
-    pub stripe: Option<Size>,
     /// In a cluster: the least R of the cluster that is accepted [default: 0.9]
     #[arg(long, value_name = "R")]
     pub least: Option<f64>,

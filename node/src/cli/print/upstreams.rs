@@ -1,7 +1,7 @@
-//! The upstream of a gateway volume.
+//! The upstreams of a gateway volume.
 
 use super::bytes;
-use crate::control::view::{UpstreamState, UpstreamView};
+use crate::control::view::{StripesView, UpstreamState, UpstreamView};
 use crate::quantity::duration;
 
 /// State, connections and counters of an upstream.
@@ -29,4 +29,13 @@ pub fn upstream(upstream: &UpstreamView) -> String {
         upstream.reconnects,
         upstream.epoch,
     )
+}
+
+/// The unit of a striped volume, and its exports in order.
+pub fn stripes(stripes: &StripesView) -> String {
+    let member = |(at, member): (usize, &UpstreamView)| {
+        format!("\n{at}: {}\n   {}", member.from, upstream(member).replace('\n', "\n   "))
+    };
+    let members: String = stripes.members.iter().enumerate().map(member).collect();
+    format!("units of {} on {} exports in turn{members}", bytes(stripes.unit_bytes), stripes.members.len())
 }

@@ -69,6 +69,12 @@ pub enum Invalid {
     DeviceOnSimulated(Name),
 
     // Exports on other servers.
+    #[error("no export is named: give the address of one, or of several to stripe the volume over them")]
+    NoExport,
+    #[error("{0} is named twice: each export has a part of its own of a striped volume")]
+    MemberTwice(ExportUri),
+    #[error("--stripe is for a volume over several exports: give --from for each, or leave out --stripe")]
+    StripeOfOne,
     #[error("a volume with --from has the size of its export: leave out the size")]
     SizeOfExport,
     #[error("--from and --device exclude each other: the data is on another server or on a device")]
@@ -120,6 +126,11 @@ pub enum Invalid {
          keeps the data, and create it again"
     )]
     GrowExport { volume: Name, from: Box<ExportUri> },
+    #[error(
+        "volume '{volume}' is striped over {from}: enlarge all of them on their servers, then delete the volume here, \
+         which keeps the data, and create it again with the exports in the same order and the same --stripe"
+    )]
+    GrowStripes { volume: Name, from: String },
 
     // Stores.
     #[error("a store of {0} is too small for a log: it has at least {min}", min = Size(STORE_BYTES_MIN))]

@@ -17,6 +17,10 @@ pub enum UpstreamError {
     Blocks { from: ExportUri, bytes: u32 },
     #[error("{from} has {}, and a volume has a multiple of {block} bytes", Size(*bytes))]
     Size { from: ExportUri, bytes: u64, block: u64 },
+    #[error("{0} and {1} are the same volume: each export has a part of its own of a striped volume")]
+    SameVolume(Box<ExportUri>, Box<ExportUri>),
+    #[error("{from} has {}, less than a stripe unit of {}", Size(*bytes), Size(*unit))]
+    BelowUnit { from: ExportUri, bytes: u64, unit: u64 },
     #[error(
         "the server of volume '{volume}' is away, and {} of acknowledged data may not be there yet: they would be lost",
         Size(*bytes)
@@ -31,7 +35,7 @@ impl UpstreamError {
         match self {
             UpstreamError::Dial(_) => 502,
             UpstreamError::Blocks { .. } | UpstreamError::Size { .. } | UpstreamError::Unflushed { .. } => 409,
-            UpstreamError::NoFlush(_) => 400,
+            UpstreamError::NoFlush(_) | UpstreamError::SameVolume(..) | UpstreamError::BelowUnit { .. } => 400,
         }
     }
 
@@ -39,6 +43,8 @@ impl UpstreamError {
         Some(match self {
             UpstreamError::Dial(error) => dial_hint(error),
             UpstreamError::Unflushed { .. } => "start that server and try again, or lose the data with --force".into(),
+            UpstreamError::SameVolume(..) => "name each export once".into(),
+            UpstreamError::BelowUnit { .. } => "give a smaller --stripe, or a larger export".into(),
             UpstreamError::Size { .. } => "change the size of the export on its server".into(),
             UpstreamError::NoFlush(_) => "add --i-accept-data-loss to confirm".into(),
             UpstreamError::Blocks { .. } => return None,

@@ -17,7 +17,7 @@ use super::super::{Control, Done, Error, Kind, OffloadRefused, StoreExportError,
 use super::{Offloading, Phase, STORE_DEADLINE, own_uri};
 use crate::quantity::Name;
 use crate::store::offload::{Entry, Leaving, Mapped, Offload, Settings, StoreRef};
-use crate::store::{ExportUri, Remote};
+use crate::store::{ExportUri, Exports, Remote};
 use crate::upstream::{ReadError, Reader, Target};
 
 impl EnableOffload {
@@ -136,9 +136,9 @@ impl Control {
             StoreRef::Local(name) => self.choose_own(disk, name, store)?,
             StoreRef::Remote(uri) => uri.clone(),
         };
-        let request = CreateVolume { from: Some(from), ..CreateVolume::plain(disk.clone(), None) };
+        let request = CreateVolume { from: Some(Exports(vec![from])), ..CreateVolume::plain(disk.clone(), None) };
         let chosen = upstreams::choose(&request).await.map_err(|error| StoreExportError::of(store, error))?;
-        let upstreams::Chosen { remote, size } = chosen.expect("an export was named");
+        let upstreams::Chosen { first: remote, size, .. } = chosen.expect("an export was named");
         if let Some(uuid) = remote.volume {
             self.check_own(disk, uuid, store)?;
             if let Some(same) = before.iter().find(|entry| entry.export.volume == remote.volume) {

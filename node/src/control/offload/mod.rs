@@ -35,7 +35,7 @@ use crate::disk_thread::Backing;
 use crate::quantity::{Name, Size, Time};
 use crate::store::offload::{Entry, Leaving, Map, Offload, OffloadError, StoreRef};
 use crate::store::{ExportUri, Remote, Spec};
-use crate::upstream::{Dialer, Target};
+use crate::upstream::{Dialer, Leg, Target};
 
 /// How long a request waits for a store that is away: longer than a restart of its server takes. Then a write that
 /// waited is decided anew, and a read fails.
@@ -403,7 +403,8 @@ impl Control {
                 upstream: Some(remote.for_engine(disk, entry.log, entry.size)),
                 ..VolumeSpec::plain(volume, tenant, entry.size)
             };
-            let opened = thread.open_volume(spec, Backing::Upstream(dialer.clone())).await;
+            let legs = vec![Leg { number: volume, dialer: dialer.clone() }];
+            let opened = thread.open_volume(spec, Backing::Upstream(legs)).await;
             refusal(opened).map_err(failed)?;
             if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
                 offloading.volumes.push(Some((volume, dialer)));

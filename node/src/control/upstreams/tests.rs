@@ -31,8 +31,13 @@ fn opened(flags: u16) -> Opened {
     Opened { size: 1 << 20, flags: flags | export_flag::HAS_FLAGS, ..Opened::default() }
 }
 
+/// What a request finds if each export that it names is of this form, and its own volume.
 fn found_for(request: &CreateVolume, opened: &Opened) -> Result<Chosen, Error> {
-    found(request, wanted(request, request.from.as_ref().unwrap())?, opened)
+    let from = &request.from.as_ref().unwrap().0;
+    let found = (1..).zip(from).map(|(number, from)| {
+        found(request, wanted(request, from)?, &Opened { volume: opened.volume.map(|of| of * number), ..*opened })
+    });
+    composed(request, found.collect::<Result<_, Error>>()?)
 }
 
 const ABLE: u16 = export_flag::SEND_FLUSH | export_flag::SEND_FUA | export_flag::SEND_WRITE_ZEROES;
@@ -73,7 +78,7 @@ fn what_is_known_of_an_export() {
 fn certificates_and_the_name_of_the_server() {
     let target = |from: &str, more: Value| {
         let request = create(from, more);
-        wanted(&request, request.from.as_ref().unwrap()).unwrap().target().tls
+        wanted(&request, &request.from.as_ref().unwrap().0[0]).unwrap().target().tls
     };
     let files = |directory: &str, host: &str| Some(ClientFiles { directory: directory.into(), host: host.into() });
     assert_eq!(target("nbd://nas/db", json!({})), None);
@@ -92,7 +97,7 @@ fn exports_that_cannot_be_used() {
     let error = refusal(json!({}), opened(0));
     assert!(error.to_string().contains("cannot flush") && error.hint().unwrap().contains("--i-accept-data-loss"));
     let request = create(NOWHERE, json!({"accept_data_loss": true}));
-    assert!(found_for(&request, &opened(0)).unwrap().remote.without_flush);
+    assert!(found_for(&request, &opened(0)).unwrap().first.without_flush);
     let error = refusal(json!({}), Opened { block_bytes_min: 8192, ..opened(ABLE) });
     assert!(error.to_string().contains("8192"), "{error}");
     for (size, block_bytes_min) in [(0, 1), (1000, 1), (512, 4096)] {
@@ -144,6 +149,72 @@ async fn requests_that_contradict_an_export() {
     let error = choose(&create(NOWHERE, json!({}))).await.unwrap_err();
     assert!(error.to_string().contains(NOWHERE) && error.to_string().contains("No such file"), "{error}");
     assert!(choose(&request(json!({"name": "db", "size": 4096}))).await.unwrap().is_none());
+}
+
+/// The addresses of so many exports.
+fn several(count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("nbd+unix:///v{at}?socket=/there/is/none")).collect()
+}
+
+fn striped(from: &[String], more: Value) -> CreateVolume {
+    create(
+        "",
+        Value::Object(more.as_object().unwrap().clone().into_iter().chain([("from".into(), json!(from))]).collect()),
+    )
+}
+
+#[test]
+fn a_volume_over_several_exports_has_whole_units_of_the_smallest_on_each() {
+    let request = striped(&several(3), json!({"stripe": "128KiB"}));
+    let sizes = [1 << 20, (1 << 20) - 4096, 2 << 20];
+    let members = request.from.as_ref().unwrap().0.iter().zip(sizes).map(|(from, size)| {
+        found(&request, wanted(&request, from).unwrap(), &Opened { size, ..opened(ABLE) }).unwrap()
+    });
+    let chosen = composed(&request, members.collect()).unwrap();
+    assert_eq!(chosen.size, 3 * (7 << 17));
+    let mut spec = Spec::new(chosen.size, None, Allocation::Whole);
+    chosen.enter(&mut spec);
+    assert_eq!(spec.exports().map(|member| member.size.unwrap()).collect::<Vec<_>>(), sizes);
+    assert_eq!(spec.addresses(), several(3).join(", "));
+    let text = spec.to_toml();
+    assert_eq!(Spec::parse(&text).unwrap(), spec);
+    assert!(text.starts_with("format = 5\n"), "an earlier release refuses it: {text}");
+    for (of, edited) in [("format = 5", "format = 1"), ("unit = 131072", "unit = 65536"), ("unit = 131072", "unit = 0")]
+    {
+        assert!(Spec::parse(&text.replace(of, edited)).is_err(), "{edited}");
+    }
+    let set = json!({"upstream_deadline": "5s", "upstream_connections": 2});
+    apply(&name("gw"), &self::request(set), &mut spec).unwrap();
+    assert!(spec.exports().all(|member| member.deadline.to_string() == "5s" && member.connections == 2));
+}
+
+#[tokio::test]
+async fn exports_that_make_no_striped_volume() {
+    let [one, other] = [&several(2)[0], &several(2)[1]];
+    for (request, part) in [
+        (striped(&[], json!({})), "no export is named"),
+        (striped(std::slice::from_ref(one), json!({"stripe": "64KiB"})), "give --from for each"),
+        (request(json!({"name": "gw", "size": "1MiB", "stripe": "64KiB"})), "give --from for each"),
+        (striped(&[one.clone(), other.clone(), one.clone()], json!({})), "v0?socket=/there/is/none is named twice"),
+        (striped(&several(65), json!({})), "2 to 64 exports, not 65"),
+        (striped(&several(2), json!({"stripe": "48KiB"})), "a power of two from 4KiB to 16MiB, not 48KiB"),
+        (striped(&several(2), json!({"stripe": "2KiB"})), "a power of two from 4KiB to 16MiB, not 2KiB"),
+        (striped(&several(2), json!({"stripe": "32MiB"})), "a power of two from 4KiB to 16MiB, not 32MiB"),
+    ] {
+        let error = choose(&request).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(part), "{error}");
+    }
+    let error = choose(&striped(&several(2), json!({}))).await.unwrap_err();
+    assert!(error.to_string().contains(one), "the member is named: {error}");
+    let error = found_for(&striped(&several(2), json!({"stripe": "2MiB"})), &opened(ABLE)).unwrap_err();
+    assert!(error.to_string().contains("has 1MiB, less than a stripe unit of 2MiB"), "{error}");
+    let members = [one, other].map(|from| {
+        let opened = Opened { volume: Some(7), ..opened(ABLE) };
+        let request = create(from, json!({}));
+        found(&request, wanted(&request, &from.parse().unwrap()).unwrap(), &opened).unwrap()
+    });
+    let error = composed(&striped(&several(2), json!({})), members.to_vec()).unwrap_err();
+    assert!(error.to_string().contains("are the same volume"), "{error}");
 }
 
 #[test]
@@ -209,7 +280,7 @@ async fn a_gateway_volume_has_the_size_of_its_export_and_no_disk_time() {
     let view = done.volume.unwrap();
     assert_eq!((view.size_bytes, view.share.effective, view.path.as_str()), (1 << 20, None, from.as_str()));
     let again = view.spec.unwrap();
-    assert!(again.size.is_none() && again.from.unwrap().to_string() == from);
+    assert!(again.size.is_none() && again.from.unwrap().0[0].to_string() == from);
     assert_eq!(control.show_volume(&name("here")).await.unwrap().share.effective, Some(1.0), "it has the whole disk");
     let refused = control.create_volume(request(json!({"name": "x", "size": 4096, "tenant": "gw"}))).await;
     assert!(refused.unwrap_err().to_string().contains("another tenant"));

@@ -4,14 +4,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::OneOf;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use crate::access::Access;
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
-use crate::store::{ExportUri, PolicyName, Scheduling, TenantSpec};
+use crate::store::{Exports, PolicyName, Scheduling, TenantSpec};
+
+impl PartialSchema for Exports {
+    fn schema() -> RefOr<Schema> {
+        OneOf::builder().item(String::schema()).item(<Vec<String>>::schema()).into()
+    }
+}
+
+impl ToSchema for Exports {}
 
 /// A volume to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -32,10 +42,16 @@ pub struct CreateVolume {
     #[serde(default)]
     pub force: bool,
     /// The export on another server that holds its data: "nbd://HOST:PORT/NAME" or "nbd+unix:///NAME?socket=PATH", with
-    /// TLS "nbds". The size is that of the export. The disk gives it a thread and memory only.
+    /// TLS "nbds". The size is that of the export. The disk gives it a thread and memory only. A list of 2 to 64 of
+    /// them stripes the volume over them, in this order (RAID-0): its size is that of the smallest, in whole units,
+    /// times their number.
+    #[serde(default)]
+    pub from: Option<Exports>,
+    /// With several exports in `from`, or in a cluster: the unit of the stripes, which follows in one piece on an
+    /// export or a server, a power of two from "4KiB" to "16MiB". The default is 64 KiB. It cannot be changed.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
-    pub from: Option<ExportUri>,
+    pub stripe: Option<Size>,
     /// With `from`: other servers may use the export at the same time. Then writes are acknowledged when they are
     /// durable.
     #[serde(default)]
@@ -121,10 +137,6 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub on: Vec<Name>,
-    /// In a cluster: bytes that follow each other on one server, such as "64KiB", the default.
-    #[serde(default)]
-    #[schema(value_type = Option<String>)]
-    pub stripe: Option<Size>,
     /// In a cluster: the least R of the cluster that is accepted, 0 to 1. The default is 0.9.
     #[serde(default)]
     pub least: Option<f64>,

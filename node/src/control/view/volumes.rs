@@ -151,6 +151,15 @@ pub struct UpstreamView {
     pub shared: bool,
 }
 
+/// How a volume is striped over several exports.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StripesView {
+    /// Bytes of a unit.
+    pub unit_bytes: u64,
+    /// The exports, in the order of their units.
+    pub members: Vec<UpstreamView>,
+}
+
 /// A volume.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
@@ -171,15 +180,17 @@ pub struct VolumeView {
     pub warnings: Vec<String>,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Its data file, its device, or the address of its export.
+    /// Its data file, its device, or the addresses of its exports.
     pub path: String,
     /// Whether its data is a raw device.
     pub raw: bool,
     /// The volume of a cluster that it is a part of; absent if it is none.
     #[serde(default)]
     pub cluster: Option<Part>,
-    /// The export on another server that has its data; absent if it is on the disk.
+    /// The export on another server that has its data; absent if it is on the disk, or striped.
     pub upstream: Option<UpstreamView>,
+    /// The exports on other servers over which it is striped; absent if it is not.
+    pub stripes: Option<StripesView>,
     /// The URIs under which clients open it.
     pub uris: Vec<String>,
     /// The clients that may open it, as rules; `["any"]` is every client.

@@ -87,7 +87,7 @@ impl<R: Reactor> Driver<R> {
             (Command::OpenVolume(spec), Some(backing)) if !self.tenants.contains_key(&spec.volume) => {
                 match backing {
                     Backing::File(file, place) => self.open_file(spec.volume, file, place),
-                    Backing::Upstream(dialer) => self.enter_away(spec.volume, spec.tenant, dialer),
+                    Backing::Upstream(legs) => self.enter_away(spec.volume, spec.tenant, legs),
                 }
                 self.tenants.insert(spec.volume, spec.tenant);
                 then = Then::CloseUnlessDone(spec.volume);

@@ -22,7 +22,7 @@ use super::{DIRECT_BYTES_MIN, Driver};
 use crate::disk_thread::connection::Input;
 use crate::disk_thread::uplink::{Away, Phase, State, UPLINKS_MAX, Uplink};
 use crate::reactor::{BufferId, Completion, Reactor};
-use crate::upstream::Dialer;
+use crate::upstream::Leg;
 
 /// Bytes of replies, other than data, that one event takes: a few headers, which are copied.
 const HEADERS_BYTES: usize = 256;
@@ -31,15 +31,17 @@ const BYTES_PER_NS: u64 = 10;
 const EVENT_NS: Nanos = 500;
 
 impl<R: Reactor> Driver<R> {
-    /// From now on a volume is on another server.
-    pub(super) fn enter_away(&mut self, volume: VolumeId, tenant: TenantId, dialer: Dialer) {
-        self.away.insert(volume, Away { serial: self.token, dialer, tenant, links: Vec::new() });
+    /// From now on a volume is on another server, or striped over several.
+    pub(super) fn enter_away(&mut self, volume: VolumeId, tenant: TenantId, legs: Vec<Leg>) {
+        for Leg { number, dialer } in legs {
+            self.away.insert(number, Away { serial: self.token, volume, dialer, tenant, links: Vec::new() });
+        }
     }
 
     /// The volume is not served any more; its connections are closed.
     pub(super) fn leave_away(&mut self, volume: VolumeId) {
-        let Some(away) = self.away.remove(&volume) else { return };
-        for state in away.links {
+        let left: Vec<Away> = self.away.extract_if(|_, away| away.volume == volume).map(|(_, away)| away).collect();
+        for state in left.into_iter().flat_map(|away| away.links) {
             if let State::There(conn) = state {
                 self.close_uplink(conn, true);
             }
