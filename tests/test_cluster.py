@@ -267,7 +267,7 @@ class Volumes(ClusterCase):
         servers[1].cli("volume", "delete", "big", "--yes", "--force")
         del client
         self.assertEqual([self.volumes(server) for server in servers], [[], [], []])
-        self.assertEqual(servers[1].json("cluster", "status")["volumes"], [])
+        until("the last part is gone", lambda: servers[1].json("cluster", "status")["volumes"] == [])
         self.assertEqual(self.schedule(servers[0])["slots"], [])
         servers[1].cli(*words)
 
