@@ -131,7 +131,7 @@ const ALL: [Slices; 3] = [Slices::None, Slices::Own, Slices::Together];
 const NAMES: [&str; 3] = ["no slices", "slices of its own on each server", "slices together"];
 
 /// The clusters of an experiment, each with a label and its tenants' shares.
-fn figure(context: &Context, clusters: Vec<(String, Cluster)>, axis: &str) -> Result<Outcome, String> {
+fn figure(context: &Context, clusters: Vec<(String, Cluster)>, by: &str) -> Result<Outcome, String> {
     let work: Vec<(usize, u64)> =
         (0..clusters.len()).flat_map(|at| context.seeds.iter().map(move |&seed| (at, seed))).collect();
     let found = context.parallel(&work, |&(at, seed)| kept(&clusters[at].1, &ALL, seed));
@@ -156,8 +156,8 @@ fn figure(context: &Context, clusters: Vec<(String, Cluster)>, axis: &str) -> Re
         );
         groups.push(Group { label: label.clone(), bars: least });
     }
-    let svg = chart::bars(axis, &NAMES, &groups, Some((R, "R")))?;
-    let caption = "The tenant that keeps least, of its share of what it has alone on as many servers.".into();
+    let svg = chart::bars("least kept, of the share", &NAMES, &groups, Some((R, "R")))?;
+    let caption = format!("The tenant that keeps least, of its share of what it has alone, by number of {by}.");
     let pictures = vec![Picture { name: "kept".into(), caption, svg }];
     Ok(Outcome { claims, data: rows.into(), pictures, ..Outcome::default() })
 }
@@ -215,7 +215,7 @@ fn five(context: &Context) -> Result<Outcome, String> {
         tenant
     });
     let cluster = Cluster { stand, servers: 10, tenants: tenants.into(), clocks: Clocks::Exact };
-    figure(context, vec![("five tenants".into(), cluster)], "the paper's five")
+    figure(context, vec![("five tenants".into(), cluster)], "tenants")
 }
 
 fn mixed_loads(context: &Context) -> Result<Outcome, String> {
@@ -235,7 +235,7 @@ fn mixed_loads(context: &Context) -> Result<Outcome, String> {
         Striper { unit, cache: None, load, ..reader }
     });
     let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
-    figure(context, vec![("mixed".into(), cluster)], "stream, writer, database, reader")
+    figure(context, vec![("mixed".into(), cluster)], "tenants")
 }
 
 fn clocks(context: &Context) -> Result<Outcome, String> {
