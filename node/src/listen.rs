@@ -293,6 +293,7 @@ impl Greeting {
                 let target = offer.targets.swap_remove(export);
                 drop(offer);
                 self.answer(&name, &target).await?;
+                self.send(socket).await?;
                 continue;
             }
             let mut opened = None;
@@ -331,6 +332,8 @@ impl Greeting {
         let opening = tokio::time::timeout_at(self.deadline - ANSWER_TIME, gateway.open(&name));
         let why = match self.bounded(async { Ok(opening.await) }).await? {
             Ok(Ok(())) => return Ok(()),
+            // It is refused as everywhere.
+            Ok(Err(error)) if error.is_unknown() => return Ok(()),
             Ok(Err(why)) => why.to_string(),
             Err(_) => "the servers of the cluster do not answer in time".into(),
         };

@@ -110,6 +110,11 @@ impl Serve {
         config.cluster = self.cluster.clone().or(config.cluster);
         config.gateway = self.gateway.clone().or(config.gateway);
         config.cache.check()?;
+        let is_member = config.cluster.settings(config.allow_insecure_remote)?.is_some();
+        anyhow::ensure!(
+            config.gateway.settings()?.is_none() || !is_member,
+            "a server that takes part in a cluster is no gateway: run a process of its own with --gateway"
+        );
         Ok(config)
     }
 
@@ -142,10 +147,6 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let tls = check(&config)?;
     let place = config.cluster.settings(config.allow_insecure_remote)?;
     let gateway = config.gateway.settings()?;
-    anyhow::ensure!(
-        place.is_none() || gateway.is_none(),
-        "a server that takes part in a cluster is no gateway: run a process of its own with --gateway"
-    );
     let control = Control::open(config).await?;
     let cluster = place.map(|place| Cluster::new(control.clone(), place)).transpose()?;
     let gateway = match gateway {

@@ -237,7 +237,7 @@ impl Handshake {
         }
     }
 
-    /// Why an unknown export that the next option names cannot be opened.
+    /// Why the export that the next option names cannot be opened although it exists.
     pub fn explain_next(&mut self, why: String) {
         self.explained = Some(why);
     }
@@ -505,8 +505,10 @@ impl Handshake {
             Ok(at) => at,
             Err(why) => {
                 self.unknown = Some(name.to_vec());
-                let why = self.explained.take().unwrap_or(why);
-                return self.error(option, reply::ERR_UNKNOWN, &why);
+                return match self.explained.take() {
+                    Some(why) => self.error(option, reply::ERR_POLICY, &why),
+                    None => self.error(option, reply::ERR_UNKNOWN, &why),
+                };
             }
         };
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
@@ -549,7 +551,10 @@ impl Handshake {
         }
         let at = match exports.find(name) {
             Ok(at) => at,
-            Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
+            Err(why) => match self.explained.take() {
+                Some(why) => return self.error(option, reply::ERR_POLICY, &why),
+                None => return self.error(option, reply::ERR_UNKNOWN, &why),
+            },
         };
         let export = &exports.volumes[at];
         let is_question = |query: &&[u8]| query.starts_with(wire::QUESTION.as_bytes());

@@ -15,21 +15,22 @@ const IDLE_DEFAULT: Duration = Duration::from_secs(60);
 /// A gateway to a cluster.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
+#[group(id = "gateway_options")]
 pub struct Options {
     /// Be a gateway to a cluster: clients open its volumes here
-    #[arg(long = "gateway", requires = "cluster_servers")]
+    #[arg(long = "gateway")]
     #[serde(skip)]
     pub is_gateway: bool,
     /// Servers of the cluster, of which one has to answer: nbds://HOST:PORT, nbd://HOST:PORT,
     /// nbd+unix://?socket=PATH, or HOST[:PORT]; several are separated by commas
-    #[arg(long = "cluster-servers", value_name = "LIST", value_delimiter = ',', requires = "is_gateway")]
+    #[arg(long = "cluster-servers", value_name = "LIST", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<String>,
     /// The directory with ca-cert.pem, client-cert.pem and client-key.pem of this gateway, for servers with TLS
-    #[arg(long = "cluster-certificates", value_name = "DIR", requires = "is_gateway")]
+    #[arg(long = "cluster-certificates", value_name = "DIR")]
     pub certificates: Option<PathBuf>,
     /// How long a request waits for a server that is away, then it fails [default: 60s]
-    #[arg(long = "cluster-deadline", value_name = "TIME", requires = "is_gateway")]
+    #[arg(long = "cluster-deadline", value_name = "TIME")]
     pub deadline: Option<Time>,
     /// How long a volume without clients stays open [default: 60s]
     #[arg(skip)]
@@ -81,6 +82,8 @@ impl Options {
     /// The settings of a gateway; `None` for a server that is none.
     pub fn settings(&self) -> anyhow::Result<Option<Settings>> {
         if !self.is_gateway {
+            let is_needless = !self.servers.is_empty() || self.certificates.is_some() || self.deadline.is_some();
+            ensure!(!is_needless, "--cluster-servers and the like are those of a gateway: give --gateway, too");
             return Ok(None);
         }
         if let Some(directory) = &self.certificates {

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use engine::nbd::{NotUri, Uri};
+use engine::nbd::{NotUri, Unopened, Uri};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -42,8 +42,10 @@ const TICK: Duration = Duration::from_secs(1);
 pub enum GatewayError {
     #[error("no server of the cluster answers: {0}")]
     NoServer(String),
-    #[error("{0}")]
-    Refused(String),
+    #[error("no server of the cluster has it")]
+    Unknown,
+    #[error(transparent)]
+    Refused(#[from] DialError),
     #[error("{0} is no server of a cluster")]
     Stranger(String),
     #[error("the answer of {0} cannot be read: {1}")]
@@ -71,6 +73,17 @@ struct Opened {
     members: Vec<Target>,
     /// When it had a client last.
     used: Instant,
+}
+
+impl GatewayError {
+    /// Whether the volume does not exist, as far as the client may know.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, GatewayError::Unknown)
+    }
+
+    fn is_of_unknown_export(&self) -> bool {
+        matches!(self, GatewayError::Refused(DialError::Unopened(_, why)) if matches!(**why, Unopened::Unknown { .. }))
+    }
 }
 
 impl Gateway {
@@ -198,7 +211,7 @@ impl Gateway {
 
     /// Where a volume is, from the first server that knows.
     async fn layout(&self, name: &Name) -> Result<Layout, GatewayError> {
-        let mut why = Vec::new();
+        let (mut why, mut is_unknown) = (Vec::new(), true);
         for server in &self.settings.servers {
             let target = self.target(&server.of(name))?;
             match self.ask(&target, Question::Layout).await {
@@ -210,8 +223,14 @@ impl Gateway {
                     }
                     return Ok(layout);
                 }
-                Err(error) => why.push(error.to_string()),
+                Err(error) => {
+                    is_unknown &= error.is_of_unknown_export();
+                    why.push(error.to_string());
+                }
             }
+        }
+        if is_unknown {
+            return Err(GatewayError::Unknown);
         }
         Err(GatewayError::NoServer(why.join("; ")))
     }
@@ -225,7 +244,7 @@ impl Gateway {
         let releases = matches!(question, Question::Release(_));
         let answer = timeout(ANSWER_TIMEOUT, ask(target, &question.to_string())).await;
         let answer = answer.unwrap_or_else(|_| Err(DialError::Timeout(Box::new(target.uri.clone()))));
-        let answer = answer.map_err(|error| GatewayError::Refused(error.to_string()))?;
+        let answer = answer?;
         if answer.is_empty() && !releases {
             return Err(GatewayError::Stranger(target.uri.to_string()));
         }
