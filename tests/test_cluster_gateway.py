@@ -30,14 +30,14 @@ class GatewayCase(ClusterCase):
 
     def setUp(self):
         super().setUp()
-        self.servers = self.three()
-        self.servers[0].cli("volume", "create", "gw", f"{SIZE // MIB}MiB", "--servers", "3", "--share", "1/3")
-        order = self.servers[0].json("cluster", "status")["volumes"][0]["servers"]
-        self.members = [self.servers[int(name[1:]) - 1] for name in order]
+        self.nodes = self.three()
+        self.nodes[0].cli("volume", "create", "gw", f"{SIZE // MIB}MiB", "--servers", "3", "--share", "1/3")
+        order = self.nodes[0].json("cluster", "status")["volumes"][0]["servers"]
+        self.members = [self.nodes[int(name[1:]) - 1] for name in order]
 
     def gateway(self, name="gateway", more="", servers=None):
         """A gateway that knows two of the servers."""
-        servers = servers or self.servers[1:]
+        servers = servers or self.nodes[1:]
         addresses = ", ".join(f'"nbd+unix://?socket={server.socket}"' for server in servers)
         config = f'[gateway]\nservers = [{addresses}]\n{more}'
         return self.serve(name=name, cache="64MiB", config=config)
@@ -124,17 +124,17 @@ class Opening(GatewayCase):
         self.assertIn("in use by the gateway", self.refused_open(self.members[0]))
 
     def test_access_lists_hold_for_what_a_gateway_asks(self):
-        for server in self.servers[1:]:
+        for server in self.nodes[1:]:
             server.cli("volume", "set", "gw", "--allow", "nobody")
         gateway = self.gateway()
         self.assertIn("no volume 'gw'", self.refused_open(gateway))
-        for server in self.servers[1:]:
+        for server in self.nodes[1:]:
             server.cli("volume", "set", "gw", "--allow", "any")
         gateway.open("gw").flush()
 
     def test_volumes_of_one_server_and_a_server_that_is_away(self):
-        self.servers[0].cli("volume", "create", "one", "8MiB", "--share", "1/4")
-        gateway = self.gateway(servers=self.servers)
+        self.nodes[0].cli("volume", "create", "one", "8MiB", "--servers", "1", "--share", "1/4")
+        gateway = self.gateway(servers=self.nodes)
         handle = gateway.open("one")
         handle.pwrite(b"1" * 4096, 0)
         handle.shutdown()

@@ -139,6 +139,7 @@ impl Session {
     pub fn end_if_silent(&self, heard: Option<Instant>) -> Option<Duration> {
         let until = heard.unwrap_or(self.begun).max(self.begun) + LEASE_HERE;
         let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        let left = left.filter(|_| !self.is_released.load(Ordering::Acquire));
         if left.is_none() {
             self.release();
             self.is_superseded.store(true, Ordering::Release);
@@ -361,6 +362,10 @@ mod tests {
         sessions.release("b");
         assert_eq!(leased(sessions.enter(&claim("b/4/lease"), true)), "a");
         sessions.release("a");
+        let left_open = sessions.enter(&claim("a/3/lease"), true).unwrap();
+        sessions.release("a");
+        assert!(left_open.end_if_silent(Some(Instant::now())).is_none(), "its connections are not closed yet");
+        drop(left_open);
         let held = sessions.enter(&claim("b/4/lease"), true).unwrap();
         assert!(held.end_if_silent(None).is_some(), "it has just begun");
         let long_ago = Instant::now().checked_sub(LEASE * 2).unwrap();

@@ -71,6 +71,8 @@ pub struct Gateway {
 #[derive(Clone, Debug)]
 struct Opened {
     members: Vec<Target>,
+    /// The name by which they know this gateway.
+    client: String,
     /// When it had a client last.
     used: Instant,
 }
@@ -151,21 +153,16 @@ impl Gateway {
         };
         self.control.create_volume(request).await?;
         let servers = members.len();
-        self.opened().insert(name.clone(), Opened { members, used: Instant::now() });
+        self.opened().insert(name.clone(), Opened { members, client, used: Instant::now() });
         info!(volume = %name, cluster = %layout.cluster, servers, epoch, "a volume of the cluster is open");
         Ok(())
     }
 
     async fn close(&self, name: &Name, force: bool) -> Result<(), Error> {
-        let client = self.control.gateway_client(name)?;
         self.control.delete_volume(name, force).await?;
         let Some(opened) = self.opened().remove(name) else { return Ok(()) };
         info!(volume = %name, "a volume of the cluster is closed");
-        for member in &opened.members {
-            if let Err(error) = self.ask(member, Question::Release(client.clone())).await {
-                info!(volume = %name, "its lease is not released, and runs for some seconds: {error}");
-            }
-        }
+        self.release(name, &opened).await;
         Ok(())
     }
 
@@ -192,13 +189,15 @@ impl Gateway {
     /// Closes what is open, when the process ends: everything is flushed by then.
     pub async fn leave(&self) {
         let opened = std::mem::take(&mut *self.opened());
-        for (name, Opened { members, .. }) in opened {
-            let Ok(client) = self.control.gateway_client(&name) else { continue };
-            for member in &members {
-                if let Err(error) = self.ask(member, Question::Release(client.clone())).await {
-                    info!(volume = %name, "its lease is not released, and runs for some seconds: {error}");
-                }
-            }
+        for (name, opened) in &opened {
+            self.release(name, opened).await;
+        }
+    }
+
+    async fn release(&self, name: &Name, opened: &Opened) {
+        let releases = opened.members.iter().map(|member| self.ask(member, Question::Release(opened.client.clone())));
+        for error in futures::future::join_all(releases).await.into_iter().filter_map(Result::err) {
+            info!(volume = %name, "a lease is not released, and runs for some seconds: {error}");
         }
     }
 
