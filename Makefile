@@ -29,7 +29,7 @@ run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
 	cargo build --release -p node
 	$(TARGET)/release/aerogel serve --data $(DATA)
 
-cluster: ## build, and start etcd and three servers with simulated disks on this machine, until Ctrl-C
+cluster: ## build, and start etcd, three servers with simulated disks and a gateway, until Ctrl-C
 	@scripts/setup cluster
 	cargo build --release -p node
 	@scripts/cluster $(TARGET)/release/aerogel
