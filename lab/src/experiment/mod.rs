@@ -81,6 +81,7 @@ pub const ALL: &[Experiment] = &[
     cluster::FIVE,
     cluster::MIXED,
     cluster::CLOCKS,
+    cluster::REAL,
 ];
 
 /// One experiment.

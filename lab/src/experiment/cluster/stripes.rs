@@ -22,6 +22,16 @@ pub const SERVERS: Experiment = Experiment {
     run: servers,
 };
 
+pub const REAL: Experiment = Experiment {
+    name: "cluster-real",
+    question: "What do the tenants of `make bench-cluster` keep in virtual time?",
+    setup: "Three tenants with share 1/3 on three servers with 40 GiB of a barracuda-7200.9 each: random reads of \
+            12 KiB in units of 4 KiB, 1, 4 and 1 requests outstanding, each on 12 GiB of each disk. 60 s of warm-up, \
+            then 120 s.",
+    paper: "Wachs and Ganger, section 4.4, figure 11, with places of their own.",
+    run: real,
+};
+
 pub const TENANTS: Experiment = Experiment {
     name: "cluster-tenants",
     question: "Do striped tenants keep R x share, however many they are?",
@@ -177,6 +187,14 @@ fn servers(context: &Context) -> Result<Outcome, String> {
         (count.to_string(), Cluster { stand: stand.clone(), servers: count, tenants, clocks: Clocks::Exact })
     });
     figure(context, clusters.collect(), "servers")
+}
+
+fn real(context: &Context) -> Result<Outcome, String> {
+    let (stand, bytes) = (cacheless(context)?, 12 << 30);
+    let third = Fraction { over: 1, under: 3 };
+    let tenants = [1, 4, 1].into_iter().zip(0..).map(|(depth, at)| reader(3, third, depth, at * bytes, bytes));
+    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
+    figure(context, vec![("three servers".into(), cluster)], "servers")
 }
 
 fn tenants(context: &Context) -> Result<Outcome, String> {
