@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Striped tenants of a real cluster against virtual time (`make bench-cluster`): etcd, three servers with simulated disks
-in real time and a gateway on this machine, and fio as the clients of the paper's figure 11.
+"""Striped tenants of a real cluster against virtual time (`make bench-cluster`): etcd, three servers with simulated
+disks in real time and a gateway on this machine, and fio as the clients of the paper's figure 11.
 
-Each tenant has share 1/3 on all three servers, 1, 4 and 1 requests outstanding, and reads 12 KiB in units of 4 KiB. It is
-measured alone and together with the others. Required: each keeps at least R x 1/3, and what it keeps is within 5 % of
-virtual time.
+Each tenant has share 1/3 on all three servers, 1, 4 and 1 requests outstanding, and reads 12 KiB in units of 4 KiB. It
+is measured alone and together with the others. Required: each keeps at least R x 1/3, and what it keeps is within 5 %
+of virtual time.
 """
 
 import argparse

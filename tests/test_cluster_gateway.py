@@ -94,7 +94,8 @@ class Opening(GatewayCase):
         handle.flush()
         shown = gateway.json("volume", "show", "gw")["stripes"]
         self.assertEqual(shown["unit_bytes"], UNIT)
-        self.assertEqual([m["from"] for m in shown["members"]], [f"nbd+unix:///gw?socket={m.socket}" for m in self.members])
+        uris = [f"nbd+unix:///gw?socket={member.socket}" for member in self.members]
+        self.assertEqual([member["from"] for member in shown["members"]], uris)
         for member in self.members:
             session = member.json("volume", "show", "gw")["session"]
             self.assertEqual((session["epoch"] >> 24, session["connections"] > 0), (1, True))

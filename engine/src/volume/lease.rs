@@ -65,7 +65,8 @@ impl Volumes {
         self.go_through_lapsed(volume, |volumes, request| !volumes.is_lapsed(request));
     }
 
-    /// Another client was admitted, or an export cannot be used any more: no request of the volume succeeds from now on.
+    /// Another client was admitted, or an export cannot be used any more: no request of the volume succeeds from now
+    /// on.
     pub(super) fn fence(&mut self, volume: VolumeId) {
         if !self.table[volume].is_leased || planted!(FencedReadsCache) {
             return;

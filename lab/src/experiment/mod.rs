@@ -80,6 +80,7 @@ pub const ALL: &[Experiment] = &[
     cluster::TENANTS,
     cluster::FIVE,
     cluster::MIXED,
+    cluster::LARGE,
     cluster::CLOCKS,
     cluster::REAL,
 ];
