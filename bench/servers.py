@@ -67,13 +67,14 @@ class Ours:
 
 
 class Gateway(Ours):
-    """Aerogel with one volume that is the export of another server."""
+    """Aerogel with one volume that is the export of another server, or striped over those of several."""
 
-    def __init__(self, directory, export, cache, core, name):
+    def __init__(self, directory, exports, cache, core, name):
         self.server = Server(directory, cache=cache, name=name)
         self.server.start(preexec_fn=pinned(core))
-        self.size = export.size
-        self.server.cli("volume", "create", "bench", "--from", export.uri)
+        self.size = len(exports) * min(export.size for export in exports)
+        words = [word for export in exports for word in ("--from", export.uri)]
+        self.server.cli("volume", "create", "bench", *words)
         self.uri = self.server.uri("bench")
 
 

@@ -268,7 +268,7 @@ def gateways(bench, core):
         bench.ours_count += 1
         name = f"ours{bench.ours_count}"
         with bench.taking_part(
-            lambda: Gateway(bench.directory, export, "64MiB", core, name),
+            lambda: Gateway(bench.directory, [export], "64MiB", core, name),
             lambda: qemu_gateway(bench.directory, export, core),
             lambda: nbdkit_gateway(bench.directory, export, core),
         ) as servers:
@@ -302,6 +302,32 @@ def gateway(bench):
             )
             line = Line(work, "throughput", "MiB/s", BETTER, ">=", 0.9)
             done += bench.in_turns([(line, most(speed))], *map(turn, servers))
+    return done
+
+
+def gateway_striped(bench):
+    """Reads through a gateway that stripes over two exports, beside qemu-nbd and nbdkit with one, and a local volume."""
+    least = lambda pick: lambda a, q, n: (pick(a), min(pick(q), pick(n)))
+    sizes = (GIB // 2, GIB // 2 + MIB)
+    memory = lambda size: lambda: nbdkit_memory(bench.directory, size)
+    done = []
+    for depth, core in ((32, CLIENT_CORE), (1, SERVER_CORE)):
+        with gateways(bench, core) as (_, qemu, nbdkit), bench.taking_part(*map(memory, sizes)) as exports:
+            ours = lambda core=core: Gateway(bench.directory, exports, "64MiB", core, f"striped{core}")
+            with bench.taking_part(ours) as (striped,):
+                turns = [bench.reading(server, depth, SERVER_CORE) for server in (striped, qemu, nbdkit)]
+                reads = f"gateway, striped over two: random read misses, depth {depth}"
+                if depth == 1:
+                    line = Line(f"{reads}, one core", "mean latency", "us", BETTER, "<=", 1.3)
+                    done += bench.in_turns([(line, least(lambda run: run.latency_us))], *turns)
+                    continue
+                line = Line(reads, "gateway CPU a request", "us", BETTER, "<=", 1.3)
+                done += bench.in_turns([(line, least(lambda run: run.server_cpu_us))], *turns)
+                with bench.taking_part(bench.ours(GIB, 2 * PARTITION)) as (local,):
+                    line = Line(reads, "gateway CPU a request", "us", "own miss of a local volume + 8 us", "<=", 1.0)
+                    pick = lambda far, near: (far.server_cpu_us, near.server_cpu_us + 8)
+                    both = bench.reading(striped, depth, SERVER_CORE), bench.reading(local, depth, CLIENT_CORE)
+                    done += bench.in_turns([(line, pick)], *both)
     return done
 
 
@@ -371,6 +397,7 @@ ALL = {
     "policies": policies,
     "gateway": gateway,
     "gateway-latency": gateway_latency,
+    "gateway-striped": gateway_striped,
     "another-disk": another_disk,
     "offload": offload,
 }
