@@ -4,8 +4,8 @@
 # Verified writes for some time, named $1, and how long one request took at most.
 load() {
     echo "GUEST: load $1"
-    fio --name=$1 --filename=/mnt/$1 --size=16m --rw=randwrite --bsrange=4k-64k --blockalign=4k --ioengine=psync \
-        --direct=1 --numjobs=2 --offset_increment=16m --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
+    fio --name=$1 --filename=/mnt/$1 --size=8m --rw=randwrite --bsrange=4k-64k --blockalign=4k --ioengine=psync \
+        --direct=1 --numjobs=2 --offset_increment=8m --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
         --do_verify=1 --group_reporting --minimal > /tmp/fio || { cat /tmp/fio; false; }
     # Fields of fio's terse output; it warns before that two jobs write to one file.
     grep '^3;' /tmp/fio > /tmp/terse
@@ -52,14 +52,14 @@ whole() {
     [ "$(cat /tmp/mismatches)" = 0 ]
 }
 
-nbd-client s1 10809 /dev/nbd0 -N big -timeout 30
-nbd-client s2 10809 /dev/nbd1 -N big -timeout 30
-nbd-client s3 10809 /dev/nbd2 -N big -timeout 30
+nbd-client s1 10809 /dev/nbd0 -N big -timeout 30 -nonetlink
+nbd-client s2 10809 /dev/nbd1 -N big -timeout 30 -nonetlink
+nbd-client s3 10809 /dev/nbd2 -N big -timeout 30 -nonetlink
 mdadm --create /dev/md0 --level 5 --raid-devices 3 --chunk 64 --bitmap internal /dev/nbd0 /dev/nbd1 /dev/nbd2
 rebuild created
 mkfs.ext4 -q /dev/md0
 mount -t ext4 /dev/md0 /mnt
-dd if=/dev/urandom of=/mnt/kept bs=1M count=16
+dd if=/dev/urandom of=/mnt/kept bs=1M count=8
 md5sum /mnt/kept > /tmp/sums
 whole created
 
@@ -69,7 +69,7 @@ mdadm /dev/md0 --remove /dev/nbd2
 nbd-client -d /dev/nbd2
 load degraded
 echo GUEST: asks for s3
-until nbd-client s3 10809 /dev/nbd2 -N big -timeout 30; do sleep 1; done
+until nbd-client s3 10809 /dev/nbd2 -N big -timeout 30 -nonetlink; do sleep 1; done
 mdadm /dev/md0 --re-add /dev/nbd2
 rebuild returned
 whole returned
@@ -79,7 +79,7 @@ lost 0
 mdadm /dev/md0 --remove /dev/nbd0
 nbd-client -d /dev/nbd0
 echo GUEST: asks for s4
-until nbd-client s4 10809 /dev/nbd3 -N big-s1 -timeout 30; do sleep 1; done
+until nbd-client s4 10809 /dev/nbd3 -N big-s1 -timeout 30 -nonetlink; do sleep 1; done
 mdadm /dev/md0 --add /dev/nbd3
 rebuild replaced
 whole replaced

@@ -92,9 +92,13 @@ class Guest:
     def until_it_says(self, words, seconds, times=1):
         """Waits for a text on its console."""
         has_said = lambda: self.said().count(words) >= times
-        ended = lambda: self.process.poll() is not None and not has_said() and f"the guest ended:\n{self.tail()}"
-        failed = lambda: "GUEST: failed" in self.said() and f"its script failed:\n{self.tail()}"
-        until(f"the guest to say '{words}'", has_said, seconds, gone=lambda: failed() or ended())
+        until(f"the guest to say '{words}'", has_said, seconds, gone=lambda: not has_said() and self.gone())
+
+    def gone(self):
+        """Why nothing more is to be expected of it, if so."""
+        if "GUEST: failed" in self.said():
+            return f"its script failed:\n{self.tail()}"
+        return f"the guest ended:\n{self.tail()}" if self.process.poll() is not None else None
 
     def tail(self):
         """The last lines of its console."""
