@@ -19,7 +19,8 @@ SCRIPT = places.ROOT / "tests/guest/raid5.sh"
 MANUAL = places.ROOT / "docs/manual/cluster.md"
 SERVERS = ("s1", "s2", "s3", "s4")
 # `-timeout` in the manual, and how much later md has dropped the member and written without it. A server that ends
-# closes its connection, and nothing waits for the timeout.
+# closes its connection, and nothing waits for the timeout. To one that hangs, a request that cannot be sent waits for
+# it twice.
 TIMEOUT_SECONDS, LATER_SECONDS = 30, 20
 # A server is lost when it has had so much of the load.
 LOST_BYTES = 2 * MIB
@@ -69,7 +70,7 @@ class Raid5(ClusterCase):
         before = self.written(server)
         enough = lambda: self.written(server) >= before + LOST_BYTES
         until("the server to be written to", enough, SECONDS, gone=guest.gone)
-        self.assertNotIn(f"us ({load})", guest.said(), "the load was over before the server was lost")
+        self.assertFalse(f"us ({load})" in guest.said(), "the load was over before the server was lost")
         end()
         guest.until_it_says(f"us ({load})", SECONDS)
 
@@ -98,6 +99,6 @@ class Raid5(ClusterCase):
         self.assertEqual(set(pauses), {"killed", "degraded", "hung"})
         self.assertEqual(set(rebuilt), {"created", "returned", "replaced"})
         self.assertLess(pauses["killed"], LATER_SECONDS)
-        self.assertLess(pauses["hung"], TIMEOUT_SECONDS + LATER_SECONDS)
+        self.assertLess(pauses["hung"], 2 * TIMEOUT_SECONDS + LATER_SECONDS)
         self.assertRegex(said, r"recovery = +\d+\.\d%", "no progress was seen")
         self.assertEqual(said.count("GUEST: 0 sectors do not match"), 3)
