@@ -47,11 +47,11 @@ class ClusterCase(ServerCase):
         self.addCleanup(self.etcd.kill)
         self.etcd.start()
 
-    def join(self, name, size="1GiB", server=None, **more):
-        """A server that joins."""
+    def join(self, name, size="1GiB", server=None, nbd=(), **more):
+        """A server that joins, with more listeners for NBD."""
         socket = self.scratch / (server or name) / "nbd.sock"
         config = describe(self.etcd, name, socket, **more)
-        server = self.serve(name=server or name, config=config)
+        server = self.serve(name=server or name, config=config, nbd=nbd)
         server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", size, "--max-round", "500ms")
         return server
 

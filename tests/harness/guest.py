@@ -1,6 +1,6 @@
 """A machine with Debian's kernel, emulated (TCG), which reaches servers on this machine at 10.0.2.2.
 
-Its file system is in memory: busybox, the tools that a test names with their libraries, and kernel modules.
+Its file system is in memory: busybox, the tools and kernel modules that a test names, and what these need.
 """
 
 import re
@@ -13,7 +13,7 @@ from . import places
 from .server import run
 from .wait import until
 
-# Where `scripts/setup long` unpacks Debian's kernel.
+# Where `scripts/setup long` unpacks Debian's kernel and mdadm.
 KERNEL = places.TARGET / "guest"
 MODULES = ("virtio_pci", "virtio_net", "nbd")
 INIT = """#!/bin/busybox sh
@@ -27,16 +27,16 @@ poweroff -f
 
 
 class Guest:
-    """Runs a script as root; `tools` are commands of this machine that it needs."""
+    """Runs a script as root; `tools` are commands that it needs, `modules` more of the kernel's."""
 
-    def __init__(self, case, script, tools):
+    def __init__(self, case, script, tools, modules=()):
         qemu = shutil.which("qemu-system-x86_64")
         kernels = sorted(KERNEL.glob("boot/vmlinuz-*"))
         if not qemu or not kernels or not shutil.which("busybox"):
             raise unittest.SkipTest("needs qemu-system-x86_64, busybox and Debian's kernel: run `scripts/setup long`")
         self.log = case.scratch / "guest.log"
         root = case.scratch / "guest"
-        self.fill(root, kernels[-1], script, tools)
+        self.fill(root, kernels[-1], script, tools, (*MODULES, *modules))
         archive = case.scratch / "guest.cpio"
         with open(archive, "wb") as out:
             names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
@@ -52,13 +52,13 @@ class Guest:
         case.addCleanup(self.process.wait)
         case.addCleanup(self.process.kill)
 
-    def fill(self, root, kernel, script, tools):
+    def fill(self, root, kernel, script, tools, modules):
         """Writes its file system."""
         for directory in ("bin", "proc", "sys", "dev", "etc", "modules"):
             (root / directory).mkdir(parents=True)
         shutil.copy(shutil.which("busybox"), root / "bin")
         for tool in tools:
-            path = Path(shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin") or tool)
+            path = Path(shutil.which(tool, path=f"{KERNEL}/sbin:/usr/sbin:/usr/bin:/sbin:/bin") or tool)
             listed = subprocess.run(["ldd", str(path)], capture_output=True, text=True).stdout
             for library in re.findall(r"(/\S+) \(0x", listed):
                 (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class Guest:
                 order.append(path.name)
                 shutil.copy(path, root / "modules")
 
-        for module in MODULES:
+        for module in modules:
             add(module)
         (root / "modules/order").write_text("\n".join(order) + "\n")
         (root / "script").write_text(script)
@@ -92,9 +92,13 @@ class Guest:
     def until_it_says(self, words, seconds, times=1):
         """Waits for a text on its console."""
         has_said = lambda: self.said().count(words) >= times
-        ended = lambda: self.process.poll() is not None and not has_said() and f"the guest ended:\n{self.tail()}"
-        failed = lambda: "GUEST: failed" in self.said() and f"its script failed:\n{self.tail()}"
-        until(f"the guest to say '{words}'", has_said, seconds, gone=lambda: failed() or ended())
+        until(f"the guest to say '{words}'", has_said, seconds, gone=lambda: not has_said() and self.gone())
+
+    def gone(self):
+        """Why nothing more is to be expected of it, if so."""
+        if "GUEST: failed" in self.said():
+            return f"its script failed:\n{self.tail()}"
+        return f"the guest ended:\n{self.tail()}" if self.process.poll() is not None else None
 
     def tail(self):
         """The last lines of its console."""
