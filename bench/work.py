@@ -306,7 +306,7 @@ def gateway(bench):
 
 
 def gateway_striped(bench):
-    """Reads through a gateway that stripes over two exports, beside qemu-nbd and nbdkit with one, and a local volume."""
+    """Reads through a gateway that stripes over two exports, beside qemu-nbd and nbdkit with one."""
     least = lambda pick: lambda a, q, n: (pick(a), min(pick(q), pick(n)))
     sizes = (GIB // 2, GIB // 2 + MIB)
     memory = lambda size: lambda: nbdkit_memory(bench.directory, size)
