@@ -621,16 +621,8 @@ mod tests {
             shares: if online { vec![("team".parse().unwrap(), 0.25)] } else { Vec::new() },
         };
         let standing = Standing { started_s: 1.5e9, disks: vec![disk("default", true), disk("away", false)] };
-        let cluster = ClusterStanding {
-            cluster: "lab".into(),
-            joined: true,
-            etcd_answers: false,
-            version: 7,
-            round_ns: Some(528_000_000),
-            clock_error_ns: 100_000,
-            away: Some(1),
-        };
-        let text = encode(vec![observed()], standing, Some(cluster)).unwrap();
+        let text = encode(vec![observed()], standing, None).unwrap();
+        assert!(!text.contains("aerogel_cluster"), "it is in none");
         for line in [
             r#"aerogel_volume_access_refusals_total{disk="default",volume="db",tenant="team"} 4.0"#,
             r#"aerogel_volume_upstream_online{disk="default",volume="db",tenant="team"} 1.0"#,
@@ -676,12 +668,6 @@ mod tests {
             r#"aerogel_simulated_completion_late_seconds_bucket{le="0.00005",disk="default",cause="clock"} 0"#,
             r#"aerogel_simulated_completion_late_seconds_bucket{le="0.000075",disk="default",cause="clock"} 1"#,
             r#"aerogel_simulated_completion_late_seconds_count{disk="default",cause="file"} 0"#,
-            r#"aerogel_cluster_joined{cluster="lab"} 1.0"#,
-            r#"aerogel_cluster_etcd_answers{cluster="lab"} 0.0"#,
-            r#"aerogel_cluster_schedule_version{cluster="lab"} 7.0"#,
-            r#"aerogel_cluster_round_seconds{cluster="lab"} 0.528"#,
-            r#"aerogel_cluster_clock_error_seconds{cluster="lab"} 0.0001"#,
-            r#"aerogel_cluster_servers_away{cluster="lab"} 1.0"#,
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

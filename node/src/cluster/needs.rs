@@ -150,7 +150,7 @@ mod tests {
         let mut stage = Stage(Needs::default(), Instant::now());
         stage.after(0, &[("a", 200)]);
         assert_eq!(stage.after(59, &[]), told(&[("a", 200)]));
-        assert_eq!(stage.after(1, &[]), []);
+        assert_eq!(stage.after(1, &[]), told(&[]));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! server may propose it; a transaction of etcd lets one of them do so.
 //!
 //! ```text
-//!   needs ──► round wanted ── longer by a fifth, for 10 s ────────────┐
-//!             (round_for)  ── shorter by a quarter, for 5 minutes ────┴──► proposed, acknowledged, committed, announced
+//!   needs ──► round wanted ── longer by a fifth, for 10 s ──────────┐
+//!             (round_for)  ── shorter by a quarter, for 5 minutes ──┴──► proposed, acknowledged, committed, announced
 //! ```
 //!
 //! Up soon, since tenants keep less than R meanwhile. Down late, since each change costs up to two rounds, and a load
@@ -260,6 +260,8 @@ mod tests {
         }
     }
 
+    const NEVER: [u64; 0] = [];
+
     /// Looks one second apart, and whether a proposal is due in each.
     struct Looks(Retiming, Instant);
 
@@ -279,9 +281,9 @@ mod tests {
     fn a_longer_round_is_due_soon_and_a_shorter_one_late() {
         let (image, mut looks) = (image(), Looks(Retiming::default(), Instant::now()));
         assert_eq!(looks.due(&image, Some(Wanted::Longer), 11), [11]);
-        assert_eq!(looks.due(&image, None, 1), []);
-        assert_eq!(looks.due(&image, Some(Wanted::Longer), 9), []);
-        assert_eq!(looks.due(&image, Some(Wanted::Shorter), 300), [], "the other one was wanted before");
+        assert_eq!(looks.due(&image, None, 1), NEVER);
+        assert_eq!(looks.due(&image, Some(Wanted::Longer), 9), NEVER);
+        assert_eq!(looks.due(&image, Some(Wanted::Shorter), 300), NEVER, "the other one was wanted before");
         assert_eq!(looks.due(&image, Some(Wanted::Shorter), 1), [1]);
     }
 
@@ -293,12 +295,12 @@ mod tests {
         let mut undone = image();
         undone.outcomes.insert(Uuid::from_u128(4), Ack { error: Some("no".into()) });
         for seen in [open, undone] {
-            assert_eq!(looks.due(&seen, None, 1), []);
+            assert_eq!(looks.due(&seen, None, 1), NEVER);
             assert_eq!(looks.due(&calm, Some(Wanted::Longer), 60), [60]);
         }
         let mut other = image();
         other.change = change(What::Delete { uuid: Uuid::from_u128(2), force: false });
-        assert_eq!(looks.due(&other, None, 1), []);
+        assert_eq!(looks.due(&other, None, 1), NEVER);
         assert_eq!(looks.due(&calm, Some(Wanted::Longer), 11), [11], "a user's change is none");
     }
 }

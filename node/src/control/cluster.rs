@@ -253,8 +253,8 @@ impl Control {
         Some(Follower { uuid: running.store.identity.uuid, tenants, thread: Arc::downgrade(&running.thread) })
     }
 
-    /// The shortest slice with which each tenant of a disk keeps R, of those that are backlogged; `None` if the disk does
-    /// not answer.
+    /// The shortest slice with which each tenant of a disk keeps R, of those that are backlogged; `None` if the disk
+    /// does not answer.
     pub async fn needs(&self, disk: &Name) -> Option<BTreeMap<Name, Nanos>> {
         let snapshot = self.snapshot(disk).await?;
         let state = self.state();

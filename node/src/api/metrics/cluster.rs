@@ -34,3 +34,34 @@ impl Scrape {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::encode;
+    use super::*;
+    use crate::control::Standing;
+
+    #[test]
+    fn a_place_in_a_cluster_has_its_numbers() {
+        let place = ClusterStanding {
+            cluster: "lab".into(),
+            joined: true,
+            etcd_answers: false,
+            version: 7,
+            round_ns: Some(528_000_000),
+            clock_error_ns: 100_000,
+            away: None,
+        };
+        let text = encode(Vec::new(), Standing::default(), Some(place)).unwrap();
+        for line in [
+            r#"aerogel_cluster_joined{cluster="lab"} 1.0"#,
+            r#"aerogel_cluster_etcd_answers{cluster="lab"} 0.0"#,
+            r#"aerogel_cluster_schedule_version{cluster="lab"} 7.0"#,
+            r#"aerogel_cluster_round_seconds{cluster="lab"} 0.528"#,
+            r#"aerogel_cluster_clock_error_seconds{cluster="lab"} 0.0001"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("servers_away"), "etcd has not answered yet");
+    }
+}
