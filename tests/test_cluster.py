@@ -85,6 +85,20 @@ class ClusterCase(ServerCase):
         for server in servers:
             until(f"version {version}", lambda s=server: s.json("cluster", "status")["version"] == version, 10)
 
+    def follows(self, server, volume, schedule):
+        """Waits until the disk of a server has the slices of the schedule."""
+        (slot,) = (slot for slot in schedule["slots"] if slot["volume"] == volume)
+        until(
+            "the disk to follow",
+            lambda: self.slice(server, volume) == (slot["length_ns"] // 10**6, schedule["round_ns"] // 10**6),
+            10,
+        )
+
+    def slice(self, server, volume):
+        """The slice and the round of a volume, ms."""
+        slice = server.json("volume", "show", volume)["slice"]
+        return int(slice["seconds"] * 1000 + 1e-6), int(slice["round_seconds"] * 1000 + 1e-6)
+
     def volumes(self, server):
         """The volumes that clients of a server can open."""
         handle = nbd.NBD()
@@ -272,20 +286,6 @@ class Volumes(ClusterCase):
         until("the last part is gone", lambda: servers[1].json("cluster", "status")["volumes"] == [])
         self.assertEqual(self.schedule(servers[0])["slots"], [])
         servers[1].cli(*words)
-
-    def follows(self, server, volume, schedule):
-        """Waits until the disk of a server has the slices of the schedule."""
-        (slot,) = (slot for slot in schedule["slots"] if slot["volume"] == volume)
-        until(
-            "the disk to follow",
-            lambda: self.slice(server, volume) == (slot["length_ns"] // 10**6, schedule["round_ns"] // 10**6),
-            10,
-        )
-
-    def slice(self, server, volume):
-        """The slice and the round of a volume, ms."""
-        slice = server.json("volume", "show", volume)["slice"]
-        return int(slice["seconds"] * 1000 + 1e-6), int(slice["round_seconds"] * 1000 + 1e-6)
 
     def answers_as_documented(self, server):
         status, body = server.get("/openapi.json")
