@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
 import threading
 
 import nbd
@@ -47,12 +49,12 @@ class ClusterCase(ServerCase):
         self.addCleanup(self.etcd.kill)
         self.etcd.start()
 
-    def join(self, name, size="1GiB", server=None, nbd=(), **more):
+    def join(self, name, size="1GiB", server=None, nbd=(), max_round="500ms", **more):
         """A server that joins, with more listeners for NBD."""
         socket = self.scratch / (server or name) / "nbd.sock"
         config = describe(self.etcd, name, socket, **more)
         server = self.serve(name=server or name, config=config, nbd=nbd)
-        server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", size, "--max-round", "500ms")
+        server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", size, "--max-round", max_round)
         return server
 
     def joined(self, server):
@@ -82,6 +84,20 @@ class ClusterCase(ServerCase):
         """Waits until all servers follow this version."""
         for server in servers:
             until(f"version {version}", lambda s=server: s.json("cluster", "status")["version"] == version, 10)
+
+    def follows(self, server, volume, schedule):
+        """Waits until the disk of a server has the slices of the schedule."""
+        (slot,) = (slot for slot in schedule["slots"] if slot["volume"] == volume)
+        until(
+            "the disk to follow",
+            lambda: self.slice(server, volume) == (slot["length_ns"] // 10**6, schedule["round_ns"] // 10**6),
+            10,
+        )
+
+    def slice(self, server, volume):
+        """The slice and the round of a volume, ms."""
+        slice = server.json("volume", "show", volume)["slice"]
+        return int(slice["seconds"] * 1000 + 1e-6), int(slice["round_seconds"] * 1000 + 1e-6)
 
     def volumes(self, server):
         """The volumes that clients of a server can open."""
@@ -271,20 +287,6 @@ class Volumes(ClusterCase):
         self.assertEqual(self.schedule(servers[0])["slots"], [])
         servers[1].cli(*words)
 
-    def follows(self, server, volume, schedule):
-        """Waits until the disk of a server has the slices of the schedule."""
-        (slot,) = (slot for slot in schedule["slots"] if slot["volume"] == volume)
-        until(
-            "the disk to follow",
-            lambda: self.slice(server, volume) == (slot["length_ns"] // 10**6, schedule["round_ns"] // 10**6),
-            10,
-        )
-
-    def slice(self, server, volume):
-        """The slice and the round of a volume, ms."""
-        slice = server.json("volume", "show", volume)["slice"]
-        return int(slice["seconds"] * 1000 + 1e-6), int(slice["round_seconds"] * 1000 + 1e-6)
-
     def answers_as_documented(self, server):
         status, body = server.get("/openapi.json")
         self.assertEqual(status, 200)
@@ -338,6 +340,81 @@ class Volumes(ClusterCase):
         self.assertNotIn("s2", slots["any"], "the least loaded server is chosen")
         self.assertNotIn("free", slots)
         self.assertEqual(self.volumes(servers[1]), ["own", "wide"])
+
+
+class Rounds(ClusterCase):
+    """The round follows what slices lose."""
+
+    def load(self, server, volume):
+        """Random reads of a part, many at a time, until the test ends."""
+        command = ["fio", "--name=read", "--ioengine=nbd", f"--uri={server.uri(volume)}", "--rw=randread", "--bs=4k"]
+        command += ["--thread", "--iodepth=32", "--time_based", "--runtime=300", "--output-format=json"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    def needs(self, server):
+        """What the servers have measured: the slices in nanoseconds, by server and volume."""
+        members = server.json("cluster", "status")["members"]
+        return {(need["server"], need["volume"]): need["slice_ns"] for member in members for need in member["needs"]}
+
+    def test_large_losses_make_the_round_longer_on_all_servers(self):
+        servers = self.three(max_round="2s")
+        servers[0].cli("volume", "create", "big", "768MiB", "--servers", "3", "--share", "1/4")
+        servers[1].cli("volume", "create", "small", "64MiB", "--servers", "1", "--share", "1/4")
+        before = self.schedule(servers[2])
+        self.assertIn(before["need"]["server"], ["s1", "s2", "s3"])
+        for server in servers:
+            self.load(server, "big")
+        until("all needs", lambda: {("s1", "big"), ("s2", "big"), ("s3", "big")} <= set(self.needs(servers[0])), 60)
+        until("a longer round", lambda: self.schedule(servers[0])["round_ns"] > before["round_ns"], 60)
+        after = self.schedule(servers[0])
+        self.assertEqual(after["version"], before["version"] + 1)
+        self.in_step(servers, after["version"])
+        self.assertEqual([self.schedule(server) for server in servers], [after] * 3)
+        # Every slot has the same part of another round.
+        longer = after["round_ns"] / before["round_ns"]
+        self.assertGreater(longer, 1.2)
+        for old, new in zip(before["slots"], after["slots"], strict=True):
+            self.assertEqual((new["volume"], new["servers"]), (old["volume"], old["servers"]))
+            self.assertAlmostEqual(new["start_ns"], old["start_ns"] * longer, delta=10)
+            self.assertAlmostEqual(new["length_ns"], old["length_ns"] * longer, delta=10)
+        (slot,) = (slot for slot in after["slots"] if slot["volume"] == "big")
+        need = after["need"]
+        self.assertEqual(need["volume"], "big")
+        self.assertTrue(need["slice_ns"] <= slot["length_ns"] or after["round_ns"] == 2 * 10**9, after)
+        self.assertIn("volume 'big', which needs slices of", servers[1].cli("cluster", "schedule").stdout)
+        self.assertIn(f"on server '{need['server']}'", servers[1].cli("cluster", "status").stdout)
+        for server in servers:
+            self.follows(server, "big", after)
+            self.assertIn("lab, as s", server.cli("status").stdout)
+            status = server.json("status")["cluster"]
+            self.assertEqual((status["joined"], status["version"], status["in_step"]), (True, after["version"], True))
+            metrics = server.metrics()
+            self.assertEqual(metrics['aerogel_cluster_round_seconds{cluster="lab"}'], after["round_ns"] / 1e9)
+            self.assertEqual(metrics['aerogel_cluster_schedule_version{cluster="lab"}'], after["version"])
+            self.assertEqual(metrics['aerogel_cluster_servers_away{cluster="lab"}'], 0)
+        # A new volume is placed in a round for these losses, too.
+        servers[2].cli("volume", "create", "late", "1MiB", "--servers", "1", "--share", "1/4")
+        self.assertGreater(self.schedule(servers[2])["round_ns"], before["round_ns"] * 1.2)
+
+    def test_a_change_of_a_later_release_is_refused_and_nothing_else_fails(self):
+        servers = [self.joined(self.join("s1")), self.joined(self.join("s2"))]
+        self.know(servers)
+        servers[0].cli("volume", "create", "v", "1MiB", "--servers", "2", "--share", "1/4")
+        lease = re.search("lease ([0-9a-f]+) granted", self.etcd.ctl("lease", "grant", "60")).group(1)
+        id = "00000000-0000-4000-8000-000000000007"
+        schedule = {**self.etcd.keys("/aerogel/lab/schedule")["/aerogel/lab/schedule"], "version": 2}
+        change = {"id": id, "lease": int(lease, 16), "volume": "v", "what": {"defragment": {"slowly": True}},
+                  "schedule": schedule, "servers": ["s1"]}  # fmt: skip
+        self.etcd.ctl("put", f"--lease={lease}", "/aerogel/lab/change", json.dumps(change))
+        outcome = f"/aerogel/lab/outcome/{id}"
+        why = until("it to be undone", lambda: self.etcd.keys(outcome).get(outcome), 10)
+        self.assertIn("server 's1': its release is too old for this change", why["error"])
+        for server in servers:
+            status = server.json("cluster", "status")
+            self.assertTrue(status["joined"] and status["etcd"]["answers"] and status["version"] == 1)
+        servers[1].cli("volume", "delete", "v", "--yes")
 
 
 class Failures(ClusterCase):

@@ -13,10 +13,12 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::cluster::ClusterStanding;
 use crate::control::view::Verdict;
 use crate::control::{Observed, Standing};
 
 mod clients;
+mod cluster;
 mod guarantees;
 mod layers;
 #[cfg(test)]
@@ -28,16 +30,16 @@ mod upstreams;
 pub use plain::{is_wanted as plain_is_wanted, plain};
 
 /// All metrics in the OpenMetrics text format.
-pub fn encode(observed: Vec<Observed>, standing: Standing) -> Result<String, Error> {
+pub fn encode(observed: Vec<Observed>, standing: Standing, cluster: Option<ClusterStanding>) -> Result<String, Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(observed, standing)));
+    registry.register_collector(Box::new(Scrape(observed, standing, cluster)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Scrape(Vec<Observed>, Standing);
+struct Scrape(Vec<Observed>, Standing, Option<ClusterStanding>);
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 /// A value of a label, and the counter for it.
@@ -84,6 +86,7 @@ impl Collector for Scrape {
         self.tenants(&mut to)?;
         self.disks(&mut to)?;
         self.layers(&mut to)?;
+        self.cluster(&mut to)?;
         clients::clients(&mut to)
     }
 }
@@ -618,7 +621,8 @@ mod tests {
             shares: if online { vec![("team".parse().unwrap(), 0.25)] } else { Vec::new() },
         };
         let standing = Standing { started_s: 1.5e9, disks: vec![disk("default", true), disk("away", false)] };
-        let text = encode(vec![observed()], standing).unwrap();
+        let text = encode(vec![observed()], standing, None).unwrap();
+        assert!(!text.contains("aerogel_cluster"), "it is in none");
         for line in [
             r#"aerogel_volume_access_refusals_total{disk="default",volume="db",tenant="team"} 4.0"#,
             r#"aerogel_volume_upstream_online{disk="default",volume="db",tenant="team"} 1.0"#,

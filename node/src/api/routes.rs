@@ -191,8 +191,9 @@ where
 /// The server, its disks and its volumes.
 #[utoipa::path(get, path = "/v1/status",
     responses((status = 200, body = Status), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn status(State(control): Server) -> Json<Status> {
-    Json(control.status().await)
+async fn status(State(control): Server, Extension(cluster): Joined) -> Json<Status> {
+    let cluster = cluster.map(|cluster| cluster.status());
+    Json(Status { cluster, ..control.status().await })
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -585,9 +586,14 @@ async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done
 /// Counters and levels for Prometheus, as OpenMetrics; in the older format for those who ask for text/plain.
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
+async fn show_metrics(
+    State(control): Server,
+    Extension(cluster): Joined,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
     let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
-    let text = metrics::encode(observed, standing).map_err(Error::Metrics)?;
+    let cluster = cluster.map(|cluster| cluster.standing());
+    let text = metrics::encode(observed, standing, cluster).map_err(Error::Metrics)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let (kind, text) = match metrics::plain_is_wanted(accept) {
         true => ("text/plain; version=0.0.4; charset=utf-8", metrics::plain(&text)),

@@ -16,8 +16,8 @@ mod policies;
 mod stores;
 mod upstreams;
 
-use cluster::part;
 pub use cluster::{cluster_members, cluster_status, schedule, schedule_svg};
+use cluster::{in_cluster, part};
 pub use guarantees::violations;
 use guarantees::{guarantee, guarantee_met, rate};
 pub use offload::{offload, offload_list};
@@ -648,6 +648,7 @@ pub fn status(status: &Status) -> String {
         ("NBD", status.nbd.join("\n")),
         ("HTTP", status.http.join("\n")),
         ("connections", status.connections.to_string()),
+        ("cluster", status.cluster.as_ref().map_or(String::new(), in_cluster)),
     ]);
     for warning in &status.warnings {
         text += &format!("\nwarning: {warning}");

@@ -108,7 +108,8 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Create { volume: planned.volume.clone(), request: Box::new(request.clone()) };
-            let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers).await?;
+            let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers);
+            let proposed = proposed.await.map_err(down)?;
             // Somebody else was faster.
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "created").await?;
@@ -166,7 +167,7 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Delete { uuid: volume.uuid, force };
-            let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await?;
+            let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await.map_err(down)?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "deleted").await?;
             let later: Vec<Name> = volume.servers.iter().filter(|server| away.contains(*server)).cloned().collect();
@@ -250,7 +251,8 @@ impl Cluster {
         let placed = tokio::task::spawn_blocking(move || known.place(&candidates, &wish));
         let placed = placed.await.map_err(Error::Task)?.map_err(|why| ClusterError::no_place(name, why))?;
         let Placed { servers, schedule } = placed;
-        let schedule = Schedule { version: image.next_version(), ..schedule };
+        let retimed_ns = image.schedule().retimed_ns;
+        let schedule = Schedule { version: image.next_version(), retimed_ns, ..schedule };
         let volume = Volume { uuid: Uuid::new_v4(), size, member_size, stripe, share, servers, deleting: false };
         Ok(Planned { volume, schedule })
     }
@@ -300,27 +302,28 @@ impl Cluster {
         Ok((share, size, stripe))
     }
 
-    /// Begins a change; `None` if another one was faster.
-    async fn propose(
+    /// Begins a change; `None` if another one was faster, or one of its servers is away.
+    pub(super) async fn propose(
         &self,
         etcd: &Etcd,
         image: &Image,
         (volume, what): (&Name, What),
         schedule: Schedule,
         servers: BTreeSet<Name>,
-    ) -> Result<Option<(Change, i64)>, ClusterError> {
-        let lease = etcd.lease(self.settings.change_timeout).await.map_err(down)?;
+    ) -> Result<Option<(Change, i64)>, EtcdError> {
+        let lease = etcd.lease(self.settings.change_timeout).await?;
         let change = Change { id: Uuid::new_v4(), lease, volume: volume.clone(), what, schedule, servers };
         let keys = ["change".to_owned(), "schedule".to_owned(), format!("volumes/{volume}")];
-        let when = keys.iter().map(|key| etcd.unchanged(image, key)).collect();
-        let proposed = etcd.transact(when, vec![etcd.put("change", &change, Some(lease))]).await.map_err(down)?;
+        let running = change.servers.iter().map(|server| etcd.exists(&format!("alive/{server}")));
+        let when = keys.iter().map(|key| etcd.unchanged(image, key)).chain(running).collect();
+        let proposed = etcd.transact(when, vec![etcd.put("change", &change, Some(lease))]).await?;
         match proposed {
             Some(revision) => {
                 failpoint("proposed");
                 Ok(Some((change, revision)))
             }
             None => {
-                etcd.end_lease(lease).await.map_err(down)?;
+                etcd.end_lease(lease).await?;
                 Ok(None)
             }
         }
@@ -407,6 +410,7 @@ fn is_committed(change: &Change, image: &Image) -> bool {
         What::Delete { uuid, .. } => {
             image.volumes.get(&change.volume).is_none_or(|known| known.uuid != *uuid || known.deleting)
         }
+        What::Retime | What::Unknown(_) => image.schedule().version >= change.schedule.version,
     }
 }
 

@@ -66,7 +66,7 @@ pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Part>) -> Vec<Task
     let mut tasks = Vec::new();
     let being_created = image.change.as_ref().and_then(|change| match &change.what {
         What::Create { volume, .. } => Some(volume.uuid),
-        What::Delete { .. } => None,
+        What::Delete { .. } | What::Retime | What::Unknown(_) => None,
     });
     for (name, part) in parts {
         let known = image.volumes.get(name).filter(|volume| volume.uuid == part.volume);

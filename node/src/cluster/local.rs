@@ -133,7 +133,8 @@ impl Cluster {
                     count => return Err(format!("its part has {count} connections of clients")),
                 }
             }
-            What::Create { .. } | What::Delete { .. } => {}
+            What::Unknown(_) => return Err("its release is too old for this change: install a later one".into()),
+            What::Create { .. } | What::Delete { .. } | What::Retime => {}
         }
         self.check_timetable(&change.schedule)
     }

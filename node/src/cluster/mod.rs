@@ -6,12 +6,13 @@
 //!              ▲                                     │ what to do next (decide.rs)
 //!              │ transactions                        ├──► etcd: members, leases, commits      (session.rs)
 //!              │                                     ├──► parts of volumes on the disk        (local.rs)
-//!              └──────────── change.rs ◄── API       └──► the schedule (kept.rs) ──► the disk (follow.rs)
+//!              ├──────────── change.rs ◄── API       └──► the schedule (kept.rs) ──► the disk (follow.rs)
+//!              └──────────── retime.rs ◄── what slices lose on each server (needs.rs) ◄───────────┘
 //! ```
 //!
 //! Each server looks at everything again whenever anything changes, and does what is missing: there is no coordinator,
-//! and no state between two looks. When etcd does not answer, the last image is shown, the last schedule followed, and
-//! changes are refused.
+//! and no state between two looks but for how long another round has been wanted (retime.rs). When etcd does not
+//! answer, the last image is shown, the last schedule followed, and changes are refused.
 
 mod change;
 mod clock;
@@ -25,8 +26,10 @@ mod gateways;
 mod kept;
 pub mod layout;
 mod local;
+mod needs;
 mod place;
 mod records;
+mod retime;
 mod session;
 mod show;
 pub mod view;
@@ -42,7 +45,9 @@ pub use self::error::ClusterError;
 use self::etcd::{Etcd, EtcdError};
 use self::follow::Following;
 use self::kept::Kept;
+use self::needs::Needs;
 use self::records::{ClockState, Image};
+pub use self::show::ClusterStanding;
 use crate::control::{Control, DiskFacts};
 use crate::quantity::Name;
 
@@ -74,6 +79,8 @@ struct State {
     following: Following,
     /// The clock.
     clock: ClockState,
+    /// What the slices on the disk are measured to need.
+    needs: Needs,
     /// Whether parts are being created or deleted.
     is_working: bool,
     /// What fails on this server, by what it does.
@@ -122,6 +129,7 @@ impl Cluster {
             kept,
             following: Following::default(),
             clock: clock::state(&settings),
+            needs: Needs::default(),
             is_working: false,
             trouble: BTreeMap::new(),
         };
@@ -137,8 +145,9 @@ impl Cluster {
 
     /// Takes part until the process ends.
     pub async fn run(self: Arc<Cluster>) {
-        let following = self.clone();
+        let (following, measuring) = (self.clone(), self.clone());
         tokio::spawn(async move { following.follow().await });
+        tokio::spawn(async move { measuring.measure().await });
         loop {
             let Err(error) = self.session().await;
             self.lose_touch(&error);

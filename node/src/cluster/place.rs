@@ -8,7 +8,7 @@ use engine::cluster::pack::{self, Fraction, Refused, Tenant, Wanted};
 use engine::cluster::{Need, round_ns};
 use engine::units::Nanos;
 
-use super::records::{Alive, Image, Schedule, Slot, Volume};
+use super::records::{Alive, Image, Schedule, SliceNeed, Slot, Volume};
 use crate::quantity::{Name, ShareText};
 
 /// Time of the search for the schedule of a new volume.
@@ -84,17 +84,46 @@ pub enum NoPlace {
 pub struct Known {
     names: Vec<Name>,
     tenants: Vec<(Name, Tenant)>,
-    /// The shortest slice with which a tenant keeps R, on each server that runs.
-    slices_ns: BTreeMap<Name, Nanos>,
-    /// The longest round of any server that runs.
-    round_max_ns: Nanos,
+    /// The servers that run.
+    alive: BTreeMap<Name, Alive>,
     /// The present round, if there is a schedule.
     round_ns: Option<Nanos>,
 }
 
-/// The shortest slice with which a tenant keeps R: a context switch takes at most 1 - R of it.
-fn slice_ns(alive: &Alive) -> Nanos {
-    alive.switch_ns * 1000 / u64::from(1000 - alive.insulation_permille.min(999))
+/// The shortest slice of which a context switch takes at most 1 - R.
+pub fn switch_need_ns(switch_ns: Nanos, insulation_permille: u32) -> Nanos {
+    switch_ns * 1000 / u64::from(1000 - insulation_permille.min(999))
+}
+
+/// The shortest slice with which a volume keeps R on a server: as the server measured it; else for the switch alone.
+fn slice_ns(alive: &Alive, volume: &Name) -> Nanos {
+    let measured = alive.needs.as_ref().and_then(|needs| needs.get(volume).copied());
+    measured.unwrap_or_else(|| switch_need_ns(alive.switch_ns, alive.insulation_permille))
+}
+
+/// A slot as a part of the round: the volume, the part, and the servers.
+type Part<'a> = (&'a Name, f64, &'a [Name]);
+
+/// The round for these slots, and the need that decides it: the largest for its part of the round, of all servers that
+/// run.
+pub fn round_for<'a>(
+    present_ns: Option<Nanos>,
+    slots: impl Iterator<Item = Part<'a>>,
+    alive: &BTreeMap<Name, Alive>,
+) -> (Nanos, Option<SliceNeed>) {
+    let on_servers = slots.flat_map(|(volume, length, servers)| {
+        let running = servers.iter().filter_map(|server| Some((server, alive.get(server)?)));
+        running.map(move |(server, alive)| {
+            let slice_ns = slice_ns(alive, volume);
+            let need = SliceNeed { server: server.clone(), volume: volume.clone(), slice_ns };
+            (Need { slice_ns, length }, need)
+        })
+    });
+    let of = |need: &Need| need.slice_ns as f64 / need.length;
+    let largest = on_servers.max_by(|(a, _), (b, _)| of(a).total_cmp(&of(b)));
+    let round_max_ns = alive.values().map(|alive| alive.round_max_ns).min().unwrap_or(Nanos::MAX);
+    let needs = largest.iter().map(|(need, _)| *need);
+    (round_ns(present_ns, needs, round_max_ns), largest.map(|(_, need)| need))
 }
 
 impl Known {
@@ -112,8 +141,7 @@ impl Known {
         Ok(Known {
             names,
             tenants,
-            slices_ns: image.alive.iter().map(|(name, alive)| (name.clone(), slice_ns(alive))).collect(),
-            round_max_ns: image.alive.values().map(|alive| alive.round_max_ns).min().unwrap_or(Nanos::MAX),
+            alive: image.alive.clone(),
             round_ns: image.schedule.as_ref().filter(|(it, _)| !it.slots.is_empty()).map(|(it, _)| it.round_ns),
         })
     }
@@ -241,11 +269,10 @@ impl Known {
     /// The schedule in nanoseconds.
     fn timed(&self, names: &[Name], found: &pack::Schedule) -> Schedule {
         let on = |slot: &pack::Slot| slot.servers.iter().map(|at| self.names[at].clone()).collect::<Vec<_>>();
-        let needs = found.slots.iter().flat_map(|slot| {
-            let slices = on(slot).into_iter().filter_map(|name| self.slices_ns.get(&name).copied());
-            slices.map(|slice_ns| Need { slice_ns, length: slot.length }).collect::<Vec<_>>()
-        });
-        let round_ns = round_ns(self.round_ns, needs, self.round_max_ns);
+        let placed: Vec<(&Name, f64, Vec<Name>)> =
+            names.iter().zip(&found.slots).map(|(name, slot)| (name, slot.length, on(slot))).collect();
+        let parts = placed.iter().map(|(name, length, servers)| (*name, *length, &servers[..]));
+        let (round_ns, need) = round_for(self.round_ns, parts, &self.alive);
         let at = |part: f64| (part * round_ns as f64).round() as u64;
         let slot = |(name, slot): (&Name, &pack::Slot)| Slot {
             volume: name.clone(),
@@ -255,7 +282,7 @@ impl Known {
         };
         let mut slots: Vec<Slot> = names.iter().zip(&found.slots).map(slot).collect();
         separate(&mut slots);
-        Schedule { version: 0, begins_ns: 0, round_ns, r_cluster: found.r_cluster, slots }
+        Schedule { round_ns, r_cluster: found.r_cluster, slots, need, ..Schedule::default() }
     }
 }
 
@@ -275,7 +302,10 @@ pub fn without(schedule: &Schedule, volume: &Name) -> Schedule {
     let slots: Vec<Slot> = schedule.slots.iter().filter(|slot| slot.volume != *volume).cloned().collect();
     match slots.is_empty() {
         true => Schedule { version: schedule.version, ..Schedule::default() },
-        false => Schedule { slots, begins_ns: 0, ..schedule.clone() },
+        false => {
+            let need = schedule.need.clone().filter(|need| need.volume != *volume);
+            Schedule { slots, need, begins_ns: 0, ..schedule.clone() }
+        }
     }
 }
 
@@ -301,6 +331,7 @@ mod tests {
             clock: ClockState { synchronised: true, trusted: true, error_ns: 0, good: true },
             version: 0,
             missing: Vec::new(),
+            needs: Some(BTreeMap::new()),
         }
     }
 
@@ -348,6 +379,31 @@ mod tests {
         let new = schedule.slots.iter().find(|slot| slot.volume == name("new")).expect("it has a slot");
         assert_eq!(new.length_ns, 176_000_000);
         assert!(schedule.slots.iter().all(|slot| slot.start_ns + slot.length_ns <= schedule.round_ns));
+    }
+
+    #[test]
+    fn a_measured_need_sets_the_round_and_is_named() {
+        let mut image = cluster(3, &[("a", "1/2", &["s1"]), ("b", "1/4", &["s2"])]);
+        let need = |server: &str, volume: &str, ms: u64| SliceNeed {
+            server: name(server),
+            volume: name(volume),
+            slice_ns: ms * 1_000_000,
+        };
+        let planned = |image: &Image| place(image, &wish(2, "1/3")).expect("there is room").schedule;
+        assert_eq!(planned(&image).need, Some(need("s2", "b", 120)), "the context switch, in the smallest slot");
+        // 250 ms in half of the round; a tenth more in reserve.
+        let mut measures = |server: &str, volume: &str, ms: u64| {
+            let alive = image.alive.get_mut(&name(server)).expect("it runs");
+            alive.needs.as_mut().expect("it measures").insert(name(volume), ms * 1_000_000);
+            planned(&image)
+        };
+        let schedule = measures("s1", "a", 250);
+        assert_eq!((schedule.round_ns, schedule.need), (550_000_000, Some(need("s1", "a", 250))));
+        assert_eq!(measures("s2", "b", 200).round_ns, 880_000_000, "200 ms in a quarter");
+        let schedule = measures("s2", "b", 12);
+        assert_eq!(schedule.round_ns, 550_000_000, "less than its context switch seems to need");
+        let left = without(&schedule, &name("b"));
+        assert_eq!((left.need, without(&schedule, &name("a")).need), (Some(need("s1", "a", 250)), None));
     }
 
     #[test]

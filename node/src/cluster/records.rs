@@ -54,6 +54,10 @@ pub struct Alive {
     pub version: u64,
     /// Volumes of the cluster that it should have and does not serve.
     pub missing: Vec<Name>,
+    /// The shortest slice with which each volume keeps R, of those for which it is measured. Absent from a server whose
+    /// release measures none; that does not know [`What::Retime`] either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<BTreeMap<Name, u64>>,
 }
 
 /// What is known of the error of a clock.
@@ -110,6 +114,23 @@ pub struct Schedule {
     pub r_cluster: f64,
     /// One for each volume.
     pub slots: Vec<Slot>,
+    /// What the round was chosen for: the need that is largest for its part of the round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub need: Option<SliceNeed>,
+    /// When the last [`What::Retime`] was proposed, nanoseconds since the Unix epoch; 0 for never.
+    #[serde(default)]
+    pub retimed_ns: u64,
+}
+
+/// The shortest slice with which a volume keeps R on a server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SliceNeed {
+    /// The server.
+    pub server: Name,
+    /// The volume.
+    pub volume: Name,
+    /// The slice.
+    pub slice_ns: u64,
 }
 
 /// A slice of a volume, in each round.
@@ -127,7 +148,15 @@ pub struct Slot {
 
 impl Default for Schedule {
     fn default() -> Schedule {
-        Schedule { version: 0, begins_ns: 0, round_ns: ROUND_NS_MIN, r_cluster: 1.0, slots: Vec::new() }
+        Schedule {
+            version: 0,
+            begins_ns: 0,
+            round_ns: ROUND_NS_MIN,
+            r_cluster: 1.0,
+            slots: Vec::new(),
+            need: None,
+            retimed_ns: 0,
+        }
     }
 }
 
@@ -138,7 +167,7 @@ pub struct Change {
     pub id: Uuid,
     /// Its lease: when that ends, the change is undone.
     pub lease: i64,
-    /// The name of the volume.
+    /// The name of the volume; if the round changes, of the one that it changes for.
     pub volume: Name,
     /// What is to be done.
     pub what: What,
@@ -166,6 +195,12 @@ pub enum What {
         /// Even if clients are connected.
         force: bool,
     },
+    /// The round becomes longer or shorter, with the same slots.
+    Retime,
+    /// What this release cannot read: it was proposed by a later one. A server refuses it if it is asked, and leaves it
+    /// to the others otherwise.
+    #[serde(untagged)]
+    Unknown(serde_json::Value),
 }
 
 /// What a server says of a change.
@@ -297,6 +332,42 @@ mod tests {
         assert!(why("members/s1", b"{").contains("members/s1"));
         assert!(why("members/../x", b"{}").contains("later one"));
         assert!(why("future", b"1").contains("later one"));
+    }
+
+    #[test]
+    fn a_change_of_a_later_release_is_read_as_unknown() {
+        let read = |what: &str| {
+            let text = format!(
+                r#"{{"id": "{}", "lease": 1, "volume": "v", "what": {what}, "servers": [],
+                    "schedule": {{"version": 2, "begins_ns": 0, "round_ns": 1, "r_cluster": 1.0, "slots": []}}}}"#,
+                Uuid::from_u128(7)
+            );
+            let mut image = Image::default();
+            image.take("change", text.as_bytes(), 1).map(|()| image.change.expect("it was taken"))
+        };
+        let delete = format!(r#"{{"delete": {{"uuid": "{}", "force": true}}}}"#, Uuid::from_u128(9));
+        assert!(matches!(read(&delete), Ok(Change { what: What::Delete { force: true, .. }, .. })));
+        assert!(matches!(read(r#""retime""#), Ok(Change { what: What::Retime, .. })));
+        let told = serde_json::to_value(What::Retime).unwrap();
+        assert_eq!(told, serde_json::json!("retime"));
+        for later in [r#""defragment""#, r#"{"move": {"from": "s1"}}"#, r#"{"create": {"volume": 5}}"#] {
+            let Ok(Change { what: What::Unknown(what), schedule, .. }) = read(later) else { panic!("{later}") };
+            assert_eq!((what, schedule.need), (serde_json::from_str(later).unwrap(), None));
+        }
+    }
+
+    #[test]
+    fn a_server_of_an_earlier_release_has_no_needs() {
+        let text = r#"{"disk": "hdd", "size_bytes": 1, "free_bytes": 1, "insulation_permille": 900, "switch_ns": 5,
+            "round_max_ns": 9, "clock": {"synchronised": true, "trusted": true, "error_ns": 0, "good": true},
+            "version": 3, "missing": []}"#;
+        let mut image = Image::default();
+        image.take("alive/s1", text.as_bytes(), 1).unwrap();
+        let alive = image.alive.values().next().unwrap();
+        assert_eq!((alive.version, &alive.needs), (3, &None));
+        let now = Alive { needs: Some([("v".parse().unwrap(), 7)].into()), ..alive.clone() };
+        image.take("alive/s1", serde_json::to_string(&now).unwrap().as_bytes(), 1).unwrap();
+        assert_eq!(image.alive.values().next(), Some(&now));
     }
 
     #[test]

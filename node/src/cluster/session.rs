@@ -12,7 +12,8 @@ use super::decide::{Decision, decide, finished};
 use super::etcd::{Etcd, EtcdError, Lease};
 use super::failpoint::failpoint;
 use super::kept::Kept;
-use super::records::{Ack, Alive, Change, Image, Member, Schedule, What};
+use super::records::{Ack, Alive, Change, ClockState, Image, Member, Schedule, Volume, What};
+use super::retime::Retiming;
 use super::{Cluster, Doing, clock};
 use crate::control::DiskFacts;
 use crate::quantity::Name;
@@ -23,7 +24,7 @@ pub const PAUSE: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(10);
 /// How often the lease is renewed, and things that no key of etcd tells of are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// Free space changes all the time; it is told at most that often, unless something else is.
+/// Free space and measured needs change all the time; they are told at most that often, unless something else is.
 const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
 /// milliseconds.
@@ -51,10 +52,12 @@ impl Cluster {
         }
         info!(cluster = %self.settings.cluster, "etcd answers");
         let (mut told, mut ticks) = (Told { alive: None, at: Instant::now() }, interval(TICK));
+        let mut retiming = Retiming::default();
         loop {
             self.control.set_issued(image.epochs.clone());
             self.image.send_replace(Some(image.clone()));
             self.look(&etcd, &lease, &image, &mut told).await?;
+            self.retime(&etcd, &image, &mut retiming).await?;
             tokio::select! {
                 event = watch.message() => {
                     let event = event?.ok_or(EtcdError::Closed)?;
@@ -204,6 +207,7 @@ impl Cluster {
             clock: state.clock,
             version: state.kept.as_ref().map_or(0, |kept| kept.schedule.version),
             missing: missing.collect(),
+            needs: Some(state.needs.told()),
         }
     }
 
@@ -216,8 +220,8 @@ impl Cluster {
         told: &mut Told,
     ) -> Result<(), EtcdError> {
         let is_same = |before: &Alive| {
-            let clock = super::records::ClockState { error_ns: before.clock.error_ns, ..alive.clock };
-            *before == Alive { free_bytes: before.free_bytes, clock, ..alive.clone() }
+            let clock = ClockState { error_ns: before.clock.error_ns, ..alive.clock };
+            *before == Alive { free_bytes: before.free_bytes, clock, needs: before.needs.clone(), ..alive.clone() }
         };
         let is_known = told.alive.as_ref() == Some(&alive);
         let is_there = image.alive.contains_key(&self.settings.name);
@@ -255,15 +259,19 @@ impl Cluster {
                 let key = format!("volumes/{}", change.volume);
                 let before = image.volumes.get(&change.volume);
                 let volume = match (&change.what, before) {
-                    (What::Create { volume, .. }, None) => volume.clone(),
-                    (What::Delete { .. }, Some(before)) => super::records::Volume { deleting: true, ..before.clone() },
+                    (What::Create { volume, .. }, None) => Some(volume.clone()),
+                    (What::Delete { .. }, Some(before)) => Some(Volume { deleting: true, ..before.clone() }),
+                    (What::Retime, _) => None,
                     // A proposal holds only as long as this cannot be.
                     (What::Create { .. }, Some(_)) | (What::Delete { .. }, None) => return Ok(()),
+                    // Those who know what it is commit it.
+                    (What::Unknown(_), _) => return Ok(()),
                 };
                 let schedule = announced(change, &image.schedule());
-                let then = [etcd.put("schedule", &schedule, None), etcd.put(&key, &volume, None)];
+                let volume = volume.map(|volume| etcd.put(&key, &volume, None));
+                let then = [etcd.put("schedule", &schedule, None)].into_iter().chain(volume).chain(end).collect();
                 let when = vec![still, etcd.unchanged(image, &key), etcd.unchanged(image, "schedule")];
-                if etcd.transact(when, then.into_iter().chain(end).collect()).await?.is_some() {
+                if etcd.transact(when, then).await?.is_some() {
                     info!(volume = %change.volume, version = schedule.version, "a change of the cluster is committed");
                     failpoint("committed");
                 }

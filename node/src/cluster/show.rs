@@ -2,6 +2,26 @@
 
 use super::view::{ClusterView, ClusterVolumeView, EtcdView, MemberView, ScheduleView};
 use super::{Cluster, ClusterError};
+use crate::control::view::InCluster;
+
+/// What metrics say of the cluster.
+#[derive(Debug)]
+pub struct ClusterStanding {
+    /// Its name.
+    pub cluster: String,
+    /// Whether this server has joined.
+    pub joined: bool,
+    /// Whether etcd answers.
+    pub etcd_answers: bool,
+    /// The version of the schedule that this server has; 0 for none.
+    pub version: u64,
+    /// The round of that schedule.
+    pub round_ns: Option<u64>,
+    /// The estimated error of the clock.
+    pub clock_error_ns: u64,
+    /// Servers that are away, as etcd said last.
+    pub away: Option<usize>,
+}
 
 impl Cluster {
     /// The cluster: as it is, or as it was when etcd answered last.
@@ -34,6 +54,32 @@ impl Cluster {
             members,
             volumes,
             schedule: self.newest(image.as_deref(), state.kept.as_ref()),
+        }
+    }
+
+    /// The same in a line.
+    pub fn status(&self) -> InCluster {
+        let ClusterView { cluster, server, joined, reason, version, etcd, schedule, .. } = self.show();
+        let newest = schedule.map_or(0, |schedule| schedule.version);
+        InCluster { cluster, server, joined, reason, version, in_step: version == newest, etcd_answers: etcd.answers }
+    }
+
+    /// The same in numbers.
+    pub fn standing(&self) -> ClusterStanding {
+        let image = self.image();
+        let state = self.state();
+        let is_away = |image: &super::records::Image| {
+            image.members.keys().filter(|server| !image.alive.contains_key(*server)).count()
+        };
+        let kept = state.kept.as_ref().map(|kept| &kept.schedule);
+        ClusterStanding {
+            cluster: self.settings.cluster.to_string(),
+            joined: state.standing.is_ok(),
+            etcd_answers: state.link.is_ok(),
+            version: kept.map_or(0, |schedule| schedule.version),
+            round_ns: kept.filter(|schedule| !schedule.slots.is_empty()).map(|schedule| schedule.round_ns),
+            clock_error_ns: state.clock.error_ns,
+            away: image.as_deref().map(is_away),
         }
     }
 

@@ -91,6 +91,8 @@ pub struct MemberView {
     pub volumes: Vec<String>,
     /// Those of them that it does not serve.
     pub missing: Vec<String>,
+    /// The slices that volumes need on it, of those for which it is measured.
+    pub needs: Vec<NeedView>,
 }
 
 /// The clock of a server.
@@ -141,8 +143,22 @@ pub struct ScheduleView {
     pub round_ns: u64,
     /// R of the cluster: the part of its share that each slice has.
     pub r_cluster: f64,
+    /// What the round was chosen for: the need that is largest for its part of the round. Absent if there was none, or
+    /// its volume was deleted.
+    pub need: Option<NeedView>,
     /// One for each volume.
     pub slots: Vec<SlotView>,
+}
+
+/// The shortest slice with which a volume keeps R on a server.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NeedView {
+    /// The server.
+    pub server: String,
+    /// The volume.
+    pub volume: String,
+    /// The slice.
+    pub slice_ns: u64,
 }
 
 /// The slice of a volume in each round.
@@ -192,6 +208,13 @@ impl SlotView {
     }
 }
 
+impl NeedView {
+    fn of(need: &records::SliceNeed) -> NeedView {
+        let records::SliceNeed { server, volume, slice_ns } = need;
+        NeedView { server: server.to_string(), volume: volume.to_string(), slice_ns: *slice_ns }
+    }
+}
+
 impl ScheduleView {
     pub(super) fn of(schedule: &records::Schedule) -> ScheduleView {
         let seconds = std::time::Duration::from_nanos(schedule.begins_ns);
@@ -201,6 +224,7 @@ impl ScheduleView {
             begins: humantime::format_rfc3339_millis(std::time::SystemTime::UNIX_EPOCH + seconds).to_string(),
             round_ns: schedule.round_ns,
             r_cluster: schedule.r_cluster,
+            need: schedule.need.as_ref().map(NeedView::of),
             slots: schedule.slots.iter().map(SlotView::of).collect(),
         }
     }
@@ -237,6 +261,11 @@ impl MemberView {
             good: alive.clock.good,
         });
         let volumes = image.volumes_of(name).filter(|(_, volume)| !volume.deleting);
+        let needs = |(volume, slice_ns): (&Name, &u64)| NeedView {
+            server: name.to_string(),
+            volume: volume.to_string(),
+            slice_ns: *slice_ns,
+        };
         MemberView {
             name: name.to_string(),
             state,
@@ -251,6 +280,7 @@ impl MemberView {
             clock,
             volumes: volumes.map(|(name, _)| name.to_string()).collect(),
             missing: alive.map_or_else(Vec::new, |alive| texts(&alive.missing)),
+            needs: alive.and_then(|alive| alive.needs.as_ref()).into_iter().flatten().map(needs).collect(),
         }
     }
 }

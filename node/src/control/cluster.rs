@@ -253,6 +253,16 @@ impl Control {
         Some(Follower { uuid: running.store.identity.uuid, tenants, thread: Arc::downgrade(&running.thread) })
     }
 
+    /// The shortest slice with which each tenant of a disk keeps R, of those that are backlogged; `None` if the disk
+    /// does not answer.
+    pub async fn needs(&self, disk: &Name) -> Option<BTreeMap<Name, Nanos>> {
+        let snapshot = self.snapshot(disk).await?;
+        let state = self.state();
+        let tenants = state.disk(disk).ok()?.tenants.iter();
+        let need_ns = |id: TenantId| snapshot.tenants.iter().find(|stats| stats.tenant == id)?.plan?.need_ns;
+        Some(tenants.filter_map(|(name, tenant)| Some((name.clone(), need_ns(tenant.id)?))).collect())
+    }
+
     /// Gives a disk's engine a command.
     pub async fn command_disk(&self, disk: &Name, command: Command) -> Result<(), Refusal> {
         let told = match self.state().disk(disk) {

@@ -281,6 +281,7 @@ impl Control {
             events: self.events(),
             disks,
             volumes,
+            cluster: None,
         }
     }
 }

@@ -64,6 +64,27 @@ pub struct Status {
     pub disks: Vec<DiskView>,
     /// Its volumes.
     pub volumes: Vec<VolumeView>,
+    /// Its place in a cluster; absent if it takes part in none.
+    pub cluster: Option<InCluster>,
+}
+
+/// A server's place in a cluster.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct InCluster {
+    /// The name of the cluster.
+    pub cluster: String,
+    /// The name of the server in it.
+    pub server: String,
+    /// Whether it has joined.
+    pub joined: bool,
+    /// Why it has not, or what fails on it.
+    pub reason: Option<String>,
+    /// The version of the schedule that it follows; 0 for none.
+    pub version: u64,
+    /// Whether that is the last one, as far as is known.
+    pub in_step: bool,
+    /// Whether etcd answers.
+    pub etcd_answers: bool,
 }
 
 /// The answer of a liveness check.

@@ -30,7 +30,7 @@ pub(super) fn note(name: &str, kind: MetricType) {
 
 /// All metrics with their types. They are encoded even if there is no disk: only their values are missing.
 fn exported() -> BTreeMap<String, &'static str> {
-    encode(Vec::new(), Standing { started_s: 0.0, disks: Vec::new() }).unwrap();
+    encode(Vec::new(), Standing { started_s: 0.0, disks: Vec::new() }, None).unwrap();
     NOTED.take()
 }
 

@@ -1,7 +1,8 @@
 //! The cluster.
 
 use super::{bytes, list, table};
-use crate::cluster::view::{ClockView, ClusterView, MemberState, MemberView, ScheduleView, SlotView};
+use crate::cluster::view::{ClockView, ClusterView, MemberState, MemberView, NeedView, ScheduleView, SlotView};
+use crate::control::view::InCluster;
 use crate::quantity::duration;
 use crate::store::spec::Part;
 
@@ -21,6 +22,24 @@ pub(super) fn part(part: &Part) -> String {
     let names: Vec<&str> = part.servers.iter().map(|server| server.as_str()).collect();
     let state = if part.committed { "" } else { "; its creation is not complete" };
     format!("{}: {whole} ({}){state}", part.cluster, names.join(" "))
+}
+
+/// A server's place in a cluster, in a line.
+pub(super) fn in_cluster(place: &InCluster) -> String {
+    let InCluster { cluster, server, joined, reason, version, in_step, etcd_answers } = place;
+    let joined = if *joined { "joined" } else { "NOT JOINED" };
+    let step = if *in_step { "in step" } else { "OUT OF STEP" };
+    let schedule = if *version == 0 { "no schedule".into() } else { format!("schedule version {version}, {step}") };
+    let etcd = if *etcd_answers { "" } else { "; etcd does not answer" };
+    let reason = reason.as_ref().map_or(String::new(), |reason| format!("; {reason}"));
+    format!("{cluster}, as {server}: {joined}, {schedule}{etcd}{reason}")
+}
+
+/// The need that decided the round; nothing if none is known.
+fn need(need: Option<&NeedView>) -> String {
+    need.map_or(String::new(), |NeedView { server, volume, slice_ns }| {
+        format!("volume '{volume}', which needs slices of {} on server '{server}'", seconds(*slice_ns))
+    })
 }
 
 /// All servers, etcd and the schedule.
@@ -50,6 +69,7 @@ pub fn cluster_status(view: &ClusterView) -> String {
         ("disk", view.disk.clone().unwrap_or_default()),
         ("etcd", etcd),
         ("schedule", schedule),
+        ("round for", need(view.schedule.as_ref().and_then(|schedule| schedule.need.as_ref()))),
         ("change", view.change.as_ref().map_or(String::new(), |volume| format!("volume '{volume}' is being changed"))),
     ]);
     if !view.members.is_empty() {
@@ -139,6 +159,7 @@ pub fn schedule(view: &ScheduleView) -> String {
         ("version", view.version.to_string()),
         ("begins", view.begins.clone()),
         ("round", seconds(view.round_ns)),
+        ("round for", need(view.need.as_ref())),
         ("R of the cluster", format!("{:.3}", view.r_cluster)),
     ]);
     if view.slots.is_empty() {
@@ -232,6 +253,7 @@ mod tests {
             begins: "1970-01-01T00:00:00.000Z".into(),
             round_ns: 900_000_000,
             r_cluster: 1.0,
+            need: Some(NeedView { server: "s2".into(), volume: "b".into(), slice_ns: 120_000_000 }),
             slots: vec![slot("b", 300_000_000, &["s2"]), slot("a", 0, &["s1", "s2"])],
         }
     }
@@ -241,7 +263,26 @@ mod tests {
         let text = schedule(&view());
         let at = |volume: &str| text.find(&format!("\n{volume} ")).unwrap_or_else(|| panic!("{volume} in {text}"));
         assert!(at("a") < at("b") && text.contains("33.3%") && text.contains("s1 s2"), "{text}");
+        assert!(text.contains("round for         volume 'b', which needs slices of 120 ms on server 's2'"), "{text}");
         assert!(schedule(&ScheduleView { slots: Vec::new(), ..view() }).contains("no volumes"));
+    }
+
+    #[test]
+    fn the_place_in_a_cluster_is_a_line() {
+        let mut place = InCluster {
+            cluster: "lab".into(),
+            server: "s1".into(),
+            joined: true,
+            reason: None,
+            version: 4,
+            in_step: true,
+            etcd_answers: true,
+        };
+        assert_eq!(in_cluster(&place), "lab, as s1: joined, schedule version 4, in step");
+        place = InCluster { in_step: false, etcd_answers: false, ..place };
+        assert_eq!(in_cluster(&place), "lab, as s1: joined, schedule version 4, OUT OF STEP; etcd does not answer");
+        place = InCluster { joined: false, version: 0, reason: Some("it has no disk".into()), ..place };
+        assert_eq!(in_cluster(&place), "lab, as s1: NOT JOINED, no schedule; etcd does not answer; it has no disk");
     }
 
     #[test]
