@@ -62,6 +62,8 @@ pub struct Cluster {
     pub servers: usize,
     pub tenants: Vec<Striper>,
     pub clocks: Clocks,
+    /// The round, if it does not follow what servers and clients measure.
+    pub round_ns: Option<Nanos>,
 }
 
 /// The result of a run.
@@ -173,7 +175,10 @@ impl Cluster {
                 (0..self.servers).try_for_each(|at| striped.set_clock(at, self.clocks.ahead_ns(at, striped.now())))?;
             }
             if slices == Slices::Together && striped.now().is_multiple_of(PLAN_NS) {
-                let planned = self.round(&mut striped, &schedule, present, round)?;
+                let planned = match self.round_ns {
+                    Some(given) => given,
+                    None => self.round(&mut striped, &schedule, present, round)?,
+                };
                 if round.replace(planned) != Some(planned) {
                     version += 1;
                     changes += u32::from(striped.now() >= stand.warm_up_ns);
