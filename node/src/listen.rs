@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Session;
-use engine::nbd::{Ending, Handshake, Outcome};
+use engine::nbd::{Ending, Export, Handshake, Outcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
@@ -289,10 +289,10 @@ impl Greeting {
             let consumed = self.handshake.handle(&self.received, offer.exports());
             self.received.drain(..consumed);
             if let Outcome::Asked { export } = self.handshake.outcome() {
-                let name = offer.exports().volumes[export].name.clone();
+                let Export { name, read_only, .. } = offer.exports().volumes[export].clone();
                 let target = offer.targets.swap_remove(export);
                 drop(offer);
-                self.answer(&name, &target).await?;
+                self.answer(&name, &target, !read_only).await?;
                 self.send(socket).await?;
                 continue;
             }
@@ -345,12 +345,12 @@ impl Greeting {
     }
 
     /// Answers a question about a volume.
-    async fn answer(&mut self, name: &str, target: &Target) -> Result<(), Failure> {
+    async fn answer(&mut self, name: &str, target: &Target, may_write: bool) -> Result<(), Failure> {
         let question = self.handshake.question().unwrap_or_default().to_owned();
         let answer = async {
             let cluster = self.door.cluster.as_ref().ok_or("this server is in no cluster")?;
             let name = name.parse().map_err(|_| "no volume has such a name")?;
-            cluster.answer(&name, target, &question).await
+            cluster.answer(&name, target, may_write, &question).await
         };
         let answer = tokio::time::timeout_at(self.deadline - ANSWER_TIME, answer);
         let answer = self.bounded(async { Ok(answer.await) }).await?;

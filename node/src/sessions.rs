@@ -19,11 +19,12 @@
 //! After a restart of the server, the client that was admitted last is taken to have a lease since the volume was
 //! opened.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use engine::nbd::Claim;
+use engine::units::Nanos;
 use tokio::sync::watch;
 
 /// How long a lease is: a gateway that is stopped for less keeps the volume, and its successor waits no longer. Shorter
@@ -46,6 +47,8 @@ pub struct Session {
     /// Its connections are closed, and no further one begins.
     is_superseded: AtomicBool,
     begun: Instant,
+    /// When something of it arrived last, or later: the time of the disk's thread, ns.
+    heard_ns: AtomicU64,
     /// Its client uses nothing of the volume any more.
     is_released: AtomicBool,
     /// Where it notes its end, if it has a lease that runs on.
@@ -58,13 +61,15 @@ pub struct Session {
 #[derive(Debug)]
 struct Past {
     client: String,
+    epoch: u64,
     ended: Instant,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         if self.claim.leased && self.may_write && !self.is_released.load(Ordering::Acquire) {
-            let past = Past { client: self.claim.client.clone(), ended: Instant::now() };
+            let Claim { client, epoch, .. } = self.claim.clone();
+            let past = Past { client, epoch, ended: Instant::now() };
             *self.past.lock().expect("no one panics while holding it") = Some(past);
         }
     }
@@ -80,7 +85,9 @@ pub enum Conflict {
     InUse(Lease),
     /// The lease of this client runs for so long, though it has no connection.
     Leased(String, Duration),
-    /// A session of the same client has this epoch, which is not lower than that of the claim.
+    /// It has ended: a later one of the same client has begun, or its lease has ended.
+    Superseded,
+    /// A session of the same client, or one with a lease, has this epoch, which is not lower than that of the claim.
     NotAbove { claim: Claim, latest: u64 },
 }
 
@@ -133,11 +140,19 @@ impl Session {
         self.is_released.store(true, Ordering::Release);
     }
 
-    /// Ends a session with a lease of which nothing has arrived since `heard`, if any connection of it is known.
-    /// Returns for how long its lease still runs, else. The caller closes its connections before anything else happens
-    /// to them.
-    pub fn end_if_silent(&self, heard: Option<Instant>) -> Option<Duration> {
-        let until = heard.unwrap_or(self.begun).max(self.begun) + LEASE_HERE;
+    /// Something of it has arrived, at `now` or before: the time of the disk's thread.
+    pub fn heard(&self, now: Nanos) {
+        self.heard_ns.fetch_max(now, Ordering::AcqRel);
+    }
+
+    /// Ends a session with a lease that has passed; `now` is the time of the disk's thread. Returns for how long it
+    /// still runs, else. The caller closes its connections before anything else happens to them.
+    pub fn end_if_silent(&self, now: Nanos) -> Option<Duration> {
+        let silent = match self.heard_ns.load(Ordering::Acquire) {
+            0 => None,
+            heard => Instant::now().checked_sub(Duration::from_nanos(now.saturating_sub(heard))),
+        };
+        let until = silent.unwrap_or(self.begun).max(self.begun) + LEASE_HERE;
         let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
         let left = left.filter(|_| !self.is_released.load(Ordering::Acquire));
         if left.is_none() {
@@ -174,7 +189,7 @@ impl Sessions {
             && let Some(client) = client
         {
             let mut past = self.past.lock().expect("no one panics while holding it");
-            past.get_or_insert(Past { client, ended: self.since });
+            past.get_or_insert(Past { client, epoch: 0, ended: self.since });
         }
     }
 
@@ -186,13 +201,23 @@ impl Sessions {
         Some((past.client.clone(), left))
     }
 
-    /// A client uses nothing of the volume any more, and has closed its connections.
-    pub fn release(&self, client: &str) {
-        for session in self.table().iter().filter_map(Weak::upgrade).filter(|it| it.claim.client == client) {
-            session.release();
-        }
+    /// A client uses nothing of the volume any more that it had in sessions of epochs up to this one.
+    pub fn release(&self, client: &str, epoch: u64) {
+        let is_meant = |session: &Lease| session.claim.client == client && session.claim.epoch <= epoch;
+        self.table().iter().filter_map(Weak::upgrade).filter(is_meant).for_each(|session| session.release());
         let mut past = self.past.lock().expect("no one panics while holding it");
-        past.take_if(|past| past.client == client);
+        past.take_if(|past| past.client == client && past.epoch <= epoch);
+    }
+
+    /// Whether a client could be admitted now, apart from epochs.
+    pub fn admits(&self, client: &str) -> Result<(), Conflict> {
+        let claim = Claim { client: client.into(), epoch: u64::MAX, after: None, shared: false, leased: true };
+        let others = self.table().iter().filter_map(Weak::upgrade).find(|it| it.may_write && it.claim.client != client);
+        match (others, self.leased(&claim)) {
+            (Some(holder), _) => Err(Conflict::InUse(holder)),
+            (None, Some((client, left))) => Err(Conflict::Leased(client, left)),
+            (None, None) => Ok(()),
+        }
     }
 
     /// A connection of a client that claims nothing: all of them are one session, without a lease. Its epoch is 0: the
@@ -210,13 +235,21 @@ impl Sessions {
         let (own, others): (Vec<_>, Vec<_>) = open.into_iter().partition(|session| session.is_of(claim, may_write));
         let holder = others.iter().find(|other| other.may_write && !other.goes_with(claim, may_write));
         if let Some(holder) = holder {
-            return Err(Conflict::InUse(holder.clone()));
+            // Epochs of leases are those of all clients: this one will never be admitted.
+            let latest = holder.claim.epoch;
+            return Err(match claim.leased && holder.claim.leased && claim.epoch < latest {
+                true => Conflict::NotAbove { claim: claim.clone(), latest },
+                false => Conflict::InUse(holder.clone()),
+            });
         }
         if let Some((client, left)) = self.leased(claim).filter(|_| may_write) {
             return Err(Conflict::Leased(client, left));
         }
         if let Some(same) = own.iter().find(|session| session.claim == *claim && !session.is_superseded()) {
             return Ok(same.clone());
+        }
+        if own.iter().any(|session| session.claim == *claim) {
+            return Err(Conflict::Superseded);
         }
         let latest = own.iter().map(|session| session.claim.epoch).max();
         if let Some(latest) = latest.filter(|latest| may_write && claim.epoch <= *latest) {
@@ -228,6 +261,7 @@ impl Sessions {
             is_recorded: AtomicBool::new(false),
             is_superseded: AtomicBool::new(false),
             begun: Instant::now(),
+            heard_ns: AtomicU64::new(0),
             is_released: AtomicBool::new(false),
             past: self.past.clone(),
             end: watch::channel(()).0,
@@ -322,7 +356,7 @@ mod tests {
         // Two connections of the new session wait.
         let [ends, of_other] = [(); 2].map(|()| sessions.supersede(&new));
         assert!(old.is_superseded() && !new.is_superseded());
-        assert!(matches!(sessions.enter(&claim("a/4"), true), Err(Conflict::NotAbove { latest: 5, .. })));
+        assert!(matches!(sessions.enter(&claim("a/4"), true), Err(Conflict::Superseded)));
         drop(old);
         assert!(!have_ended(ends.clone()));
         drop(twin);
@@ -359,21 +393,27 @@ mod tests {
         assert_eq!(leased(sessions.enter_direct()), "a");
         assert!(sessions.enter(&claim("b/1"), false).is_ok(), "a reader disturbs nobody");
         drop(sessions.enter(&claim("a/3/lease"), true).unwrap());
-        sessions.release("b");
-        assert_eq!(leased(sessions.enter(&claim("b/4/lease"), true)), "a");
-        sessions.release("a");
+        sessions.release("b", u64::MAX);
+        sessions.release("a", 2);
+        assert_eq!(leased(sessions.enter(&claim("b/4/lease"), true)), "a", "that was an earlier session");
+        assert!(matches!(sessions.admits("b"), Err(Conflict::Leased(..))) && sessions.admits("a").is_ok());
+        sessions.release("a", u64::MAX);
         let left_open = sessions.enter(&claim("a/3/lease"), true).unwrap();
-        sessions.release("a");
-        assert!(left_open.end_if_silent(Some(Instant::now())).is_none(), "its connections are not closed yet");
+        assert!(matches!(sessions.admits("b"), Err(Conflict::InUse(_))));
+        assert!(matches!(sessions.enter(&claim("b/2/lease"), true), Err(Conflict::NotAbove { latest: 3, .. })));
+        sessions.release("a", u64::MAX);
+        assert!(left_open.end_if_silent(1).is_none(), "its connections are not closed yet");
         drop(left_open);
         let held = sessions.enter(&claim("b/4/lease"), true).unwrap();
-        assert!(held.end_if_silent(None).is_some(), "it has just begun");
+        assert!(held.end_if_silent(1).is_some(), "it has just begun");
         let long_ago = Instant::now().checked_sub(LEASE * 2).unwrap();
-        assert!(held.end_if_silent(Some(Instant::now())).is_some() && !held.is_superseded());
         let held = Arc::new(session_of(&sessions, "c/5/lease", long_ago));
-        assert!(held.end_if_silent(Some(Instant::now())).is_some() && !held.is_superseded());
-        assert!(held.end_if_silent(Some(long_ago)).is_none() && held.is_superseded());
-        sessions.release("b");
+        let ns = |time: Duration| 1 + time.as_nanos() as Nanos;
+        held.heard(ns(LEASE));
+        held.heard(1);
+        assert!(held.end_if_silent(ns(LEASE * 3 / 2)).is_some() && !held.is_superseded());
+        assert!(held.end_if_silent(ns(LEASE * 2 + LEASE / 100)).is_none() && held.is_superseded());
+        sessions.release("b", u64::MAX);
         drop(held);
         assert!(sessions.past.lock().unwrap().is_none(), "its lease has ended");
     }
@@ -385,6 +425,7 @@ mod tests {
             is_recorded: AtomicBool::new(true),
             is_superseded: AtomicBool::new(false),
             begun,
+            heard_ns: AtomicU64::new(0),
             is_released: AtomicBool::new(false),
             past: sessions.past.clone(),
             end: watch::channel(()).0,

@@ -11,7 +11,7 @@ pub use crate::spec::{
 pub use crate::stats::{BUCKETS, Histogram, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};
 
-use crate::cluster::{Clock, Timetable};
+use crate::cluster::{Clock, Slot, Timetable};
 use crate::curve::View;
 use crate::disk::Window;
 use crate::disk::policy;
@@ -63,6 +63,16 @@ pub enum Command {
         deadline_ns: Nanos,
         /// Connections, at least 1, if the server permits several. If this changes, a new session is opened at once.
         connections: u32,
+    },
+    /// A striped volume has this slot in each round of its servers, by the clock of this engine: what it loses of its
+    /// slots is measured.
+    SetSlot {
+        /// The volume.
+        volume: VolumeId,
+        /// The round, without slots.
+        timetable: Box<Timetable>,
+        /// The slot; its tenant does not matter.
+        slot: Slot,
     },
     /// Accept the loss that a volume reports: give up blocks that could not be written, so that flushes can succeed
     /// again. Answered when no retry of such a block is in flight.

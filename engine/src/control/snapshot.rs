@@ -63,6 +63,8 @@ pub struct VolumeStats {
     pub prefetch_wasted_blocks: u64,
     /// The servers that have it, if it is not on the disk: several if it is striped, in their order.
     pub upstreams: Vec<UpstreamStats>,
+    /// What it loses of a slot on average, if it is striped, has slots, and uses them.
+    pub slot_loss_ns: Option<Nanos>,
     /// Bytes whose newest content is in off-load stores and not on the disk.
     pub offloaded_bytes: u64,
     /// Blocks acknowledged but not written to the device.

@@ -289,6 +289,7 @@ impl Route {
             return None;
         }
         self.whole_answered(parent, result.is_ok());
+        self.slot_used(now, parent);
         Some((parent, served, result))
     }
 

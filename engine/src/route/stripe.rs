@@ -18,8 +18,9 @@
 //! A block is never on two legs, because a unit has at least the size of a block. So no segment is divided.
 
 use super::{Leg, Route};
+use crate::cluster::{Barrier, Slot, Timetable};
 use crate::disk::durability::Failures;
-use crate::disk::{Op, Slot, Split};
+use crate::disk::{Io, Op, Split};
 use crate::ids::{IoId, VolumeId};
 use crate::slab::Table;
 use crate::spec::LEGS_MAX;
@@ -35,6 +36,9 @@ pub(super) struct Stripes {
     /// Bytes of acknowledged writes, as whole blocks, that no flush covers. The legs count their parts, which may be
     /// flushed before the write is acknowledged.
     unflushed_bytes: u64,
+    /// What it loses of its slots, if it has some, and its transfers that are on their way.
+    barrier: Option<Barrier>,
+    on_way: usize,
 }
 
 impl Stripes {
@@ -72,9 +76,35 @@ impl Route {
         assert!(unit.is_power_of_two() && unit >= BLOCK && (2..=LEGS_MAX).contains(&legs.len()));
         assert!(legs[0].0 == volume && !legs.iter().any(|(leg, _)| self.upstreams.contains(*leg)));
         let numbers = legs.iter().map(|(leg, _)| *leg).collect();
-        self.stripes.insert(volume, Stripes { unit, legs: numbers, unflushed_bytes: 0 });
+        self.stripes.insert(volume, Stripes { unit, legs: numbers, unflushed_bytes: 0, barrier: None, on_way: 0 });
         for (at, (leg, upstream)) in (0..).zip(legs) {
             self.upstreams.insert(leg, Leg { upstream, volume, at, is_reached: false, is_unflushed: true });
+        }
+    }
+
+    /// From now on a striped volume has this slot in each round, by the clock of this engine. False if it is not
+    /// striped.
+    pub(crate) fn set_slot(&mut self, volume: VolumeId, timetable: &Timetable, slot: Slot) -> bool {
+        let Some(stripes) = self.stripes.get_mut(volume) else { return false };
+        match &mut stripes.barrier {
+            Some(barrier) => barrier.set(timetable, slot),
+            none => *none = Some(Barrier::new(timetable, slot)),
+        }
+        true
+    }
+
+    /// What a striped volume loses of a slot on average, if that is known.
+    pub(crate) fn slot_loss_ns(&self, volume: VolumeId) -> Option<Nanos> {
+        self.stripes.get(volume)?.barrier.as_ref()?.loss_ns()
+    }
+
+    /// A transfer of a striped volume is complete.
+    pub(super) fn slot_used(&mut self, now: Nanos, io: IoId) {
+        let Io { volume, op, .. } = self.disk.slot(io).io;
+        if let Some(stripes) = self.stripes.get_mut(volume).filter(|_| op != Op::Flush) {
+            stripes.on_way -= 1;
+            let on_way = stripes.on_way;
+            stripes.barrier.iter_mut().for_each(|barrier| barrier.completed(now, on_way));
         }
     }
 
@@ -184,7 +214,7 @@ impl Route {
 
     /// A flush ended without a result. Whether it is a part of one, which has ended then.
     pub(crate) fn part_is_void(&mut self, io: IoId) -> bool {
-        let Slot { parent, .. } = *self.disk.slot(io);
+        let parent = self.disk.slot(io).parent;
         let Some(parent) = parent else { return false };
         let leg = self.disk.slot(io).io.volume;
         self.upstreams[leg].is_unflushed = !planted!(VoidedLegClean);
@@ -239,6 +269,9 @@ impl Route {
             self.stripes[volume].unflushed_bytes = 0;
             self.divide_flush(io, &mut parts);
         } else {
+            let stripes = &mut self.stripes[self.disk.slot(io).io.volume];
+            stripes.on_way += 1;
+            stripes.barrier.iter_mut().for_each(|barrier| barrier.asked(now));
             self.divide(io, &mut parts);
         }
         // All parts are there before the first one can end.

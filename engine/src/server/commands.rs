@@ -34,6 +34,7 @@ impl Server {
             Command::SetUpstream { volume, deadline_ns, connections } => {
                 self.volumes.set_upstream(volume, deadline_ns, connections).map(done)
             }
+            Command::SetSlot { volume, timetable, slot } => self.volumes.set_slot(volume, &timetable, slot).map(done),
             Command::StartOffload(setup) => self.volumes.start_offload(*setup).map(done),
             Command::SetOffload(settings) => self.volumes.set_offload(settings).map(done),
             Command::StoreArrived(store, recovered) => self.volumes.store_arrived(store, *recovered).map(done),

@@ -144,6 +144,7 @@ impl Server {
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
             upstreams: self.volumes.route.upstreams(volume.id()).map(Upstream::stats).collect(),
+            slot_loss_ns: self.volumes.route.slot_loss_ns(volume.id()),
             offloaded_bytes: self.volumes.route.away_bytes(volume.id()),
             dirty_blocks: u64::from(cached.unwritten),
             hole_bytes: volume.holes.bytes(),

@@ -23,14 +23,22 @@ pub(super) struct Lease {
     until: Nanos,
     /// When the load was asked for last.
     pub(super) asked_at: Nanos,
+    /// When the server answered last.
+    pub(super) heard_at: Nanos,
 }
 
 impl Lease {
     /// A session has begun that was claimed at this time.
-    pub(super) fn begin(&mut self, claimed_at: Nanos, lease_ms: u64) {
+    pub(super) fn begin(&mut self, claimed_at: Nanos, now: Nanos, lease_ms: u64) {
         let length_ns = lease_ms * MILLISECOND;
         self.length_ns = length_ns - length_ns / DRIFT;
+        self.heard_at = now;
         self.renew(claimed_at);
+    }
+
+    /// When the server has been silent for as long as a lease is.
+    pub(super) fn silent_at(&self) -> Nanos {
+        self.heard_at + self.length_ns
     }
 
     /// A request that was sent at this time was answered.
@@ -43,9 +51,9 @@ impl Lease {
         self.until
     }
 
-    /// When it is to be renewed: two more attempts would have time.
+    /// When it is to be renewed: two more attempts would have time. Not again before the last question is that old.
     pub(super) fn due_at(&self) -> Nanos {
-        self.until.saturating_sub(self.length_ns / 3 * 2)
+        self.until.saturating_sub(self.length_ns / 3 * 2).max(self.asked_at + self.length_ns / 3)
     }
 }
 
@@ -58,7 +66,7 @@ mod tests {
     fn it_counts_from_the_time_at_which_a_request_was_sent() {
         let mut lease = Lease::default();
         assert_eq!(lease.until(), 0, "nothing is used before the first session");
-        lease.begin(SECOND, 3000);
+        lease.begin(SECOND, SECOND, 3000);
         assert_eq!(lease.until(), SECOND + 2997 * MILLISECOND);
         lease.renew(2 * SECOND);
         lease.renew(SECOND);

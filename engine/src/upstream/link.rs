@@ -182,7 +182,7 @@ impl Upstream {
         if at == 0 {
             self.export = Some(opened);
             if let Some(lease_ms) = opened.lease_ms.filter(|_| self.settings.is_leased) {
-                self.lease.begin(self.claimed_at, lease_ms);
+                self.lease.begin(self.claimed_at, self.now, lease_ms);
             }
             // The first one may have waited for the end of an earlier session.
             self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
@@ -283,7 +283,12 @@ impl Upstream {
 
     /// A request that was sent at this time was answered.
     pub(super) fn renew(&mut self, sent_at: Nanos) {
+        let was_lapsed = self.is_lapsed(self.now);
         self.lease.renew(if planted!(LeaseFromReply) { self.now } else { sent_at });
+        self.lease.heard_at = self.now;
+        if was_lapsed && !self.is_lapsed(self.now) {
+            self.actions.push_back(Action::Granted);
+        }
     }
 
     /// Data was stored where it belongs.

@@ -133,8 +133,8 @@ pub enum Loss {
     /// A request, or the handshake, was not answered in time.
     #[error("the server does not answer")]
     Silent,
-    /// The lease has ended: the server has not answered for so long, or this process was stopped.
-    #[error("its lease has ended")]
+    /// The server has answered nothing for as long as a lease is, or this process was stopped.
+    #[error("the server has not answered for as long as its lease is")]
     Lease,
     /// The server is shutting down.
     #[error("the server is shutting down")]
@@ -168,6 +168,8 @@ pub(crate) enum Action {
     Failed,
     /// The answer to [`Upstream::ask_load`]; `None` if the server does not tell it.
     Load(Option<u32>),
+    /// The lease had ended, and runs again.
+    Granted,
 }
 
 /// Why an export cannot be used.
@@ -353,7 +355,8 @@ impl Upstream {
     /// Asks the server for the load of the export's disk: see [`LOAD`](crate::nbd::wire::LOAD). Without a session, or
     /// if the server does not answer, there is no answer.
     pub(crate) fn ask_load(&mut self) {
-        let Some(export) = self.export.filter(|_| self.phase == Phase::Open && !self.is_asking) else { return };
+        let has_session = matches!(self.phase, Phase::Open | Phase::Replaying);
+        let Some(export) = self.export.filter(|_| has_session && !self.is_asking) else { return };
         if export.load.is_none() {
             self.actions.push_back(Action::Load(None));
         } else {
@@ -416,10 +419,20 @@ impl Upstream {
         [deadline.filter(|&at| at > self.now || self.may_fail()), retry, lease].into_iter().flatten().min()
     }
 
-    /// When the lease has to be renewed, or is lost because it was not.
+    /// When the lease has to be renewed, or the session is lost because the server is silent.
     fn lease_due(&self) -> Option<Nanos> {
-        let at = if self.is_asking { self.lease.until() } else { self.lease.due_at() };
-        (self.phase == Phase::Open).then_some(at)
+        let at = if self.is_asking { self.lease.silent_at() } else { self.lease.due_at() };
+        matches!(self.phase, Phase::Open | Phase::Replaying).then_some(at)
+    }
+
+    /// Asks for the load if nothing else renews the lease; ends the session if the server is silent. A lease that has
+    /// ended while the server answers is renewed by what it answers next: requests may be queued for longer than that.
+    fn keep_lease(&mut self) {
+        if self.lease.silent_at() <= self.now {
+            self.lose_session(Some(Loss::Lease));
+        } else if self.lease.due_at() <= self.now {
+            self.ask_load();
+        }
     }
 
     /// Whether another client may have been admitted: nothing of the export may be used, not even what is cached,
@@ -511,8 +524,7 @@ impl Upstream {
         match self.phase {
             Phase::Waiting(until) if until <= self.now => self.open_session(),
             Phase::Opening(until) if until <= self.now => self.lose_session(Some(Loss::Silent)),
-            Phase::Open if self.is_lapsed(self.now) => self.lose_session(Some(Loss::Lease)),
-            Phase::Open if self.settings.is_leased && self.lease.due_at() <= self.now => self.ask_load(),
+            Phase::Open | Phase::Replaying if self.settings.is_leased => self.keep_lease(),
             _ => {}
         }
         self.expire();

@@ -15,6 +15,7 @@
 //! this client, because it has admitted another one.
 
 use super::{Effect, Volume, Volumes};
+use crate::cluster::{Slot, Timetable};
 use crate::disk::Purpose;
 use crate::ids::{IoId, VolumeId};
 use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
@@ -59,6 +60,7 @@ impl Volumes {
                     self.io_done(io, self.now, result);
                     self.relieve_upstream(volume);
                 }
+                Action::Granted => self.lease_granted(volume),
                 Action::Load(load) => self.route.load_told(self.now, volume, load),
                 // A part of a flush has ended, and with the last one the flush, without a result.
                 Action::Void(io) if self.route.part_is_void(io) => self.io_done(io, self.now, Ok(())),
@@ -96,6 +98,11 @@ impl Volumes {
             any = true;
         }
         any
+    }
+
+    /// From now on a striped volume has this slot.
+    pub(crate) fn set_slot(&mut self, volume: VolumeId, timetable: &Timetable, slot: Slot) -> Result<(), Refusal> {
+        self.route.set_slot(volume, timetable, slot).then_some(()).ok_or(Refusal::UnknownVolume)
     }
 
     /// The driver has computed the checksum of [`Effect::Sum`].
@@ -181,7 +188,7 @@ mod tests {
     use crate::disk::Op;
     use crate::errno::Errno;
     use crate::ids::{ConnId, TenantId};
-    use crate::nbd::wire::command_flag as flag;
+    use crate::nbd::wire::{command, command_flag as flag};
     use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
     use crate::units::SECOND;
     use crate::volume::rig::Rig;
@@ -226,6 +233,36 @@ mod tests {
         assert_eq!((failures(&rig), rig.answer(1)), (1, None));
         rig.event(|volumes| volumes.io_done(first, 0, Ok(())));
         assert_eq!(rig.answer(1), Some(Errno::Io as u32));
+    }
+
+    #[test]
+    fn what_a_striped_volume_loses_of_its_slots_is_measured() {
+        let (mut rig, conn) = striped();
+        let slot = Slot { tenant: TenantId(0), start_ns: SECOND / 10, length_ns: SECOND / 10, is_striped: true };
+        let timetable = Timetable { version: 1, begins_ns: 0, round_ns: SECOND / 2, slots: Vec::new() };
+        rig.event(|volumes| volumes.set_slot(STRIPED, &timetable, slot)).unwrap();
+        // There is no server: the upstreams do not learn that their requests are done.
+        rig.event(|volumes| volumes.set_upstream(STRIPED, 1000 * SECOND, 1)).unwrap();
+        let mut cookie = 0;
+        for _ in 0..20 {
+            rig.wait(SECOND / 10);
+            // Ten requests with a part on each leg take 9 ms each; so the slot has room for one more.
+            for _ in 0..10 {
+                cookie += 1;
+                rig.ask_as(conn, cookie, command::READ, 0, cookie * 89 % 250 * 2 * BLOCK, 2 * BLOCK);
+                rig.wait(SECOND / 1000 * 9);
+                for leg in [STRIPED, LEG] {
+                    let part = rig.volumes.route.upstream(leg).unwrap().pending().last().unwrap();
+                    rig.event(|volumes| volumes.io_done(part, 0, Ok(())));
+                }
+                rig.send(conn);
+            }
+            rig.wait(SECOND / 10 * 4 - SECOND / 1000 * 90);
+        }
+        let loss_ns = rig.volumes.route.slot_loss_ns(STRIPED).expect("it used many slots");
+        assert!((9..=11).contains(&(loss_ns / (SECOND / 1000))), "{loss_ns}");
+        let other = rig.event(|volumes| volumes.set_slot(LEG, &timetable, slot));
+        assert_eq!(other, Err(Refusal::UnknownVolume));
     }
 
     #[test]

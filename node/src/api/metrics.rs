@@ -553,6 +553,7 @@ mod tests {
             stalled_writer_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
+            slot_loss_ns: None,
             upstreams: vec![UpstreamStats {
                 is_open: true,
                 round_trip_ns: 250_000,

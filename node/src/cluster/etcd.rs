@@ -19,6 +19,11 @@ use super::records::{Image, Unreadable};
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Attempts to increase an epoch, against others who do so at the same time.
 const ATTEMPTS: u32 = 20;
+/// How far the servers' epochs may be ahead of etcd's, which may be a backup: a volume is not opened more often
+/// meanwhile.
+const EPOCHS_AHEAD: u64 = 1 << 20;
+/// The largest epoch: the sessions of a gateway have the lower bits of 64.
+const EPOCH_MAX: u64 = (1 << 40) - 1;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +49,14 @@ pub enum EtcdError {
     /// Others increase the same epoch all the time.
     #[error("an epoch of a volume is increased by others all the time")]
     Contended,
+    /// An epoch that no server can have.
+    #[error("epoch {above} is too far from the last one, {last}")]
+    Epoch {
+        /// The last one that was issued.
+        last: u64,
+        /// The one that the next is to be above.
+        above: u64,
+    },
 }
 
 /// The reason at the bottom: above it is what etcd's client is made of.
@@ -188,6 +201,10 @@ impl Etcd {
                 }
             };
             let when = vec![Compare::mod_revision(key.as_str(), CompareOp::Equal, revision)];
+            // What servers know is at most a backup of etcd ahead. Epochs are a part of those of sessions.
+            if above.saturating_sub(last) > EPOCHS_AHEAD || last.max(above) >= EPOCH_MAX {
+                return Err(EtcdError::Epoch { last, above });
+            }
             let next = last.max(above) + 1;
             let put = TxnOp::put(key.as_str(), next.to_string(), None);
             let answer = in_time(client.txn(Txn::new().when(when).and_then(vec![put]))).await?;

@@ -1,7 +1,5 @@
 //! Answers to gateways (`layout.rs`).
 
-use engine::nbd::Claim;
-
 use super::layout::{Layout, Question, SlotOf, address_of};
 use super::{Cluster, ClusterError};
 use crate::control::{EPOCH_BITS, Target};
@@ -9,17 +7,28 @@ use crate::quantity::Name;
 
 impl Cluster {
     /// Answers a question about a volume that the client may open; an error is for people.
-    pub async fn answer(&self, name: &Name, target: &Target, question: &str) -> Result<String, String> {
-        match question.parse().map_err(|error: super::layout::NotQuestion| error.to_string())? {
+    pub async fn answer(
+        &self,
+        name: &Name,
+        target: &Target,
+        may_write: bool,
+        question: &str,
+    ) -> Result<String, String> {
+        let question = question.parse().map_err(|error: super::layout::NotQuestion| error.to_string())?;
+        if !may_write && question != Question::Layout {
+            return Err(format!("a gateway needs the right to write to volume '{name}'"));
+        }
+        match question {
             Question::Layout => {
                 let layout = self.layout(name)?;
                 Ok(serde_json::to_string(&layout).expect("it can be written as JSON"))
             }
-            Question::Claim(client) => {
+            Question::Claim(client, volume) => {
                 let refused = |refused: crate::control::Refused| refused.to_string();
-                let claim = format!("aerogel:session={client}/{}/lease", u64::MAX);
-                let claim = Claim::parse(claim.as_bytes()).ok_or("no gateway has such a name")?;
-                self.control.check_claim(target, &claim).await.map_err(refused)?;
+                if target.part != Some(volume) {
+                    return Err(format!("volume '{name}' is another one meanwhile"));
+                }
+                self.control.check_claim(target, &client).await.map_err(refused)?;
                 let last = self.control.last_epoch(target).await.map_err(refused)?;
                 Ok((last >> EPOCH_BITS).to_string())
             }
@@ -29,9 +38,17 @@ impl Cluster {
                 let epoch = etcd.next_epoch(uuid, above).await;
                 Ok(epoch.map_err(|error| ClusterError::Etcd(error.to_string()).to_string())?.to_string())
             }
-            Question::Release(client) => {
-                self.control.release(target, &client);
-                Ok(String::new())
+            Question::Loss(loss_ns) => {
+                let permille = self.state().disk.as_ref().map_or(900, |(_, facts)| facts.insulation_permille);
+                // As for what the disk loses, a quarter of the permitted loss is a reserve.
+                let lost_permille = u64::from((1000 - permille.min(999)) * 3).div_ceil(4);
+                self.report_need(name, loss_ns.saturating_mul(1000) / lost_permille);
+                Ok("noted".into())
+            }
+            Question::Release(client, epoch) => {
+                let upto = (epoch << EPOCH_BITS) | ((1 << EPOCH_BITS) - 1);
+                self.control.release(target, &client, upto);
+                Ok("noted".into())
             }
         }
     }

@@ -3,10 +3,13 @@
 //!
 //! ```text
 //!   layout                  where the volume is: a Layout, as JSON
-//!   claim=CLIENT            whether the server would admit this gateway; the last epoch that it knows
+//!   claim=CLIENT/UUID       whether the server would admit this gateway to this volume; the last epoch that it knows
 //!   epoch=ABOVE             a new epoch of the volume, from etcd, above this one
-//!   release=CLIENT          the gateway uses nothing of the volume any more
+//!   loss=NS                 what the volume loses of a slot, as the gateway measures it
+//!   release=CLIENT/EPOCH    the gateway uses nothing of the volume any more that it had up to this epoch
 //! ```
+//!
+//! All but the first need the right to write.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,11 +25,13 @@ pub enum Question {
     /// Where is the volume?
     Layout,
     /// Would this client be admitted?
-    Claim(String),
+    Claim(String, Uuid),
     /// A new epoch, above this one.
     Epoch(u64),
-    /// This client has left.
-    Release(String),
+    /// The volume loses so much of a slot, ns.
+    Loss(u64),
+    /// This client has left, with all sessions of epochs up to this one, as issued.
+    Release(String, u64),
 }
 
 /// A text is no question.
@@ -38,9 +43,10 @@ impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Question::Layout => f.write_str("layout"),
-            Question::Claim(client) => write!(f, "claim={client}"),
+            Question::Claim(client, volume) => write!(f, "claim={client}/{volume}"),
             Question::Epoch(above) => write!(f, "epoch={above}"),
-            Question::Release(client) => write!(f, "release={client}"),
+            Question::Loss(loss_ns) => write!(f, "loss={loss_ns}"),
+            Question::Release(client, epoch) => write!(f, "release={client}/{epoch}"),
         }
     }
 }
@@ -52,9 +58,16 @@ impl FromStr for Question {
         let wrong = || NotQuestion(text.chars().filter(|letter| !letter.is_control()).take(64).collect());
         match text.split_once('=') {
             None if text == "layout" => Ok(Question::Layout),
-            Some(("claim", client)) => Ok(Question::Claim(client.into())),
+            Some(("claim", of)) => {
+                let (client, volume) = of.split_once('/').ok_or_else(wrong)?;
+                Ok(Question::Claim(client.into(), volume.parse().map_err(|_| wrong())?))
+            }
             Some(("epoch", above)) => above.parse().map(Question::Epoch).map_err(|_| wrong()),
-            Some(("release", client)) => Ok(Question::Release(client.into())),
+            Some(("loss", loss_ns)) => loss_ns.parse().map(Question::Loss).map_err(|_| wrong()),
+            Some(("release", of)) => {
+                let (client, epoch) = of.split_once('/').ok_or_else(wrong)?;
+                Ok(Question::Release(client.into(), epoch.parse().map_err(|_| wrong())?))
+            }
             _ => Err(wrong()),
         }
     }
@@ -107,9 +120,8 @@ mod tests {
 
     #[test]
     fn questions_come_back() {
-        let questions =
-            [Question::Layout, Question::Claim("g".into()), Question::Epoch(7), Question::Release("g.v".into())];
-        for question in questions {
+        let questions = [Question::Claim("g".into(), Uuid::from_u128(7)), Question::Release("g.v".into(), 3)];
+        for question in questions.into_iter().chain([Question::Layout, Question::Epoch(7), Question::Loss(1 << 40)]) {
             assert_eq!(question.to_string().parse(), Ok(question));
         }
         for wrong in ["", "layout=", "epoch=x", "epoch=-1", "future", "claim"] {

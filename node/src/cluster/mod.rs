@@ -40,6 +40,7 @@ use std::time::SystemTime;
 
 use tokio::sync::{Notify, watch};
 
+pub use self::clock::ahead_ns;
 pub use self::config::{Options, Settings};
 pub use self::error::ClusterError;
 use self::etcd::{Etcd, EtcdError};

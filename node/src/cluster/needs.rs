@@ -73,7 +73,6 @@ impl Needs {
 impl Cluster {
     /// A gateway says which slice its volume needs to lose at most 1 - R of it at barriers: when it waits for the
     /// slowest of the servers. To be said again within 30 s.
-    #[allow(dead_code, reason = "gateways say it")]
     pub fn report_need(&self, volume: &Name, need_ns: Nanos) {
         self.state().needs.report(Instant::now(), volume.clone(), need_ns);
     }

@@ -24,6 +24,8 @@ pub enum Refused {
     Leased(Name, String, Duration),
     #[error("the cluster has issued epoch {issued} of volume '{volume}' to another gateway, so '{client}' is outdated")]
     Outdated { volume: Name, client: String, issued: u64 },
+    #[error("epoch {epoch} of volume '{volume}' was not issued; the last one that this server knows is {issued}")]
+    NotIssued { volume: Name, epoch: u64, issued: u64 },
     #[error("volume '{0}' waits for etcd, which has not answered since this server started")]
     NoEpochs(Name),
     #[error(
@@ -110,12 +112,12 @@ impl Control {
     fn check_issued(&self, name: &Name, part: Uuid, claim: &Claim) -> Result<(), Refused> {
         let issued = self.issued.lock().expect("no one panics while holding it");
         let issued = issued.as_ref().ok_or_else(|| Refused::NoEpochs(name.clone()))?;
-        match issued.get(&part).copied().unwrap_or(0) {
-            issued if claim.epoch >> EPOCH_BITS < issued => {
-                Err(Refused::Outdated { volume: name.clone(), client: claim.client.clone(), issued })
-            }
-            _ => Ok(()),
+        let (issued, epoch) = (issued.get(&part).copied().unwrap_or(0), claim.epoch >> EPOCH_BITS);
+        if epoch < issued {
+            return Err(Refused::Outdated { volume: name.clone(), client: claim.client.clone(), issued });
         }
+        // It may be new: etcd tells within milliseconds.
+        if epoch > issued { Err(Refused::NotIssued { volume: name.clone(), epoch, issued }) } else { Ok(()) }
     }
 
     /// Sets the epochs that the cluster has issued.
@@ -123,11 +125,9 @@ impl Control {
         *self.issued.lock().expect("no one panics while holding it") = Some(issued);
     }
 
-    /// Whether a client could be admitted to a volume now; nothing is recorded.
-    pub async fn check_claim(&self, target: &Target, claim: &Claim) -> Result<(), Refused> {
-        let admitted = self.enter_session(target, true, |sessions| sessions.enter(claim, true)).await;
-        // It was never granted to anybody.
-        admitted.map(|lease| lease.release())
+    /// Whether a client could be admitted to a volume now.
+    pub async fn check_claim(&self, target: &Target, client: &str) -> Result<(), Refused> {
+        self.enter_session(target, true, |sessions| sessions.admits(client)).await
     }
 
     /// The latest epoch of a session of a volume with a lease.
@@ -137,17 +137,17 @@ impl Control {
     }
 
     /// A gateway uses nothing of a volume any more.
-    pub fn release(&self, target: &Target, client: &str) {
-        target.sessions.release(client);
+    pub fn release(&self, target: &Target, client: &str, epoch: u64) {
+        target.sessions.release(client, epoch);
     }
 
     /// The place in a session, as `enter` says, after a session whose lease has ended was closed.
-    async fn enter_session(
+    async fn enter_session<T>(
         &self,
         target: &Target,
         may_write: bool,
-        enter: impl Fn(&Sessions) -> Result<Lease, Conflict>,
-    ) -> Result<Lease, Refused> {
+        enter: impl Fn(&Sessions) -> Result<T, Conflict>,
+    ) -> Result<T, Refused> {
         let (store, name, uuid) = self.claimed(target)?;
         if may_write && target.sessions.must_learn_last() {
             let last = with_files(&store, &name, move |files| files.last_leased(uuid)).await??;
@@ -170,6 +170,7 @@ impl Control {
             Conflict::InUse(by) => Refused::InUse(name, holder(&by)),
             Conflict::Leased(by, left) => Refused::Leased(name, by, left),
             Conflict::NotAbove { claim, latest } => Refused::NotAbove { claim, latest },
+            Conflict::Superseded => Refused::Superseded(name),
         })
     }
 

@@ -7,11 +7,12 @@
 
 use std::time::SystemTime;
 
+use engine::cluster::{Slot, Timetable};
 use engine::control::{Command, VolumeSpec, VolumeStats};
 use engine::ids::VolumeId;
 use engine::nbd::wire::export_flag;
 use engine::nbd::{Opened, Place};
-use engine::units::{BLOCK, SECTOR};
+use engine::units::{BLOCK, Nanos, SECTOR};
 use engine::upstream::UpstreamStats;
 use uuid::Uuid;
 
@@ -273,6 +274,23 @@ impl Control {
         let volumes = state.disks.values().filter_map(|disk| disk.state.as_ref().ok()).flat_map(|disk| &disk.volumes);
         let is_leased = |volume: &Volume| volume.spec.iter().flat_map(Spec::exports).any(|remote| remote.leased);
         volumes.filter(|(_, volume)| is_leased(volume)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Tells the engine of a striped volume when it has its slots.
+    pub async fn set_slot(&self, name: &Name, timetable: Timetable, slot: Slot) {
+        let found = self.state().find(name).ok().and_then(|(disk, volume)| Some((disk, volume.id()?)));
+        if let Some((disk, volume)) = found {
+            let command = Command::SetSlot { volume, timetable: Box::new(timetable), slot };
+            // Nothing depends on it but what it measures.
+            let _ = self.command_disk(&disk, command).await;
+        }
+    }
+
+    /// What a striped volume loses of a slot on average, if that is known.
+    pub async fn slot_loss_ns(&self, name: &Name) -> Option<Nanos> {
+        let (disk, id) = self.state().find(name).ok().map(|(disk, volume)| (disk, volume.id()))?;
+        let snapshot = self.snapshot(&disk).await?;
+        snapshot.volumes.iter().find(|stats| Some(stats.volume) == id)?.slot_loss_ns
     }
 
     /// Whether another gateway was admitted to a volume in the place of this one, and no client has it open here;

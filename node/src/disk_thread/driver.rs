@@ -235,10 +235,12 @@ impl<R: Reactor> Driver<R> {
         match completion {
             Completion::Io { io, result } => self.apply(Event::IoDone { io, since: self.seen, result }),
             Completion::Received { conn, buffer, len } => {
-                let seen = self.seen;
+                let (seen, now) = (self.seen, self.now);
                 let connection = self.connection(conn);
                 connection.receiving = false;
                 connection.since = seen;
+                // Not earlier than it arrived: the completions were read after that.
+                connection.lease.iter().for_each(|session| session.heard(now));
                 if connection.phase == Phase::Open {
                     connection.input.hold(buffer, len);
                     self.cpu.ready(conn);
@@ -247,7 +249,9 @@ impl<R: Reactor> Driver<R> {
                 }
             }
             Completion::Filled { conn, bytes } => {
+                let now = self.now;
                 let connection = self.connection(conn);
+                connection.lease.iter().for_each(|session| session.heard(now));
                 connection.receiving = false;
                 if connection.phase == Phase::Open {
                     self.apply(Event::Payload { conn, bytes });

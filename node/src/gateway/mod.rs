@@ -19,12 +19,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use engine::cluster::{Slot, Timetable};
+use engine::ids::TenantId;
 use engine::nbd::{NotUri, Unopened, Uri};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 pub use self::config::{Options, Settings};
-use crate::cluster::layout::{Layout, Question};
+use crate::cluster::ahead_ns;
+use crate::cluster::layout::{Layout, Question, SlotOf};
 use crate::control::view::CreateVolume;
 use crate::control::{Control, Error};
 use crate::quantity::{Name, Size};
@@ -34,6 +39,10 @@ use crate::upstream::{DialError, Target, ask};
 
 /// How long a server has to answer a question: a handshake of a client waits for several.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often the servers are told what a volume loses of its slots: they forget it after 30 s.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
+/// Tenants matter to servers only.
+const NO_TENANT: TenantId = TenantId(0);
 /// How often volumes without clients are looked for.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -54,6 +63,8 @@ pub enum GatewayError {
     Address(#[from] NotUri),
     #[error(transparent)]
     Control(#[from] Error),
+    #[error("its opening failed: {0}")]
+    Broken(tokio::task::JoinError),
 }
 
 /// A gateway.
@@ -73,6 +84,8 @@ struct Opened {
     members: Vec<Target>,
     /// The name by which they know this gateway.
     client: String,
+    /// The epoch that was issued for it.
+    epoch: u64,
     /// When it had a client last.
     used: Instant,
 }
@@ -99,11 +112,19 @@ impl Gateway {
 
     /// Closes volumes that no client has used for a while, until the process ends.
     pub async fn run(self: Arc<Gateway>) {
+        let mut measured = Instant::now();
         loop {
             tokio::time::sleep(TICK).await;
             let names: Vec<Name> = self.opened().keys().cloned().collect();
             for name in names {
                 self.close_if_idle(&name).await;
+            }
+            if measured.elapsed() >= MEASURE_INTERVAL {
+                measured = Instant::now();
+                let names: Vec<Name> = self.opened().keys().cloned().collect();
+                for name in names {
+                    self.measure(&name).await;
+                }
             }
         }
     }
@@ -123,8 +144,14 @@ impl Gateway {
         turn.lock_owned().await
     }
 
-    /// Opens a volume of the cluster, unless it is open.
-    pub async fn open(&self, name: &Name) -> Result<(), GatewayError> {
+    /// Opens a volume of the cluster, unless it is open. It is opened to the end, even if nobody waits for that.
+    pub async fn open(self: &Arc<Gateway>, name: &Name) -> Result<(), GatewayError> {
+        let (gateway, name) = (self.clone(), name.clone());
+        let opening = tokio::spawn(async move { gateway.open_to_the_end(&name).await });
+        opening.await.unwrap_or_else(|error| Err(GatewayError::Broken(error)))
+    }
+
+    async fn open_to_the_end(&self, name: &Name) -> Result<(), GatewayError> {
         let _turn = self.turn(name).await;
         if let Some(opened) = self.opened().get_mut(name) {
             opened.used = Instant::now();
@@ -138,7 +165,7 @@ impl Gateway {
         let layout = self.layout(name).await?;
         let members = layout.members.iter().map(|member| self.target(member)).collect::<Result<Vec<_>, _>>()?;
         let client = self.control.gateway_client(name)?;
-        let claims = members.iter().map(|member| self.number(member, Question::Claim(client.clone())));
+        let claims = members.iter().map(|member| self.number(member, Question::Claim(client.clone(), layout.uuid)));
         let known = futures::future::try_join_all(claims).await?.into_iter().max().unwrap_or(0);
         let epoch = self.number(&members[0], Question::Epoch(known)).await?;
         let uris = members.iter().map(|member| ExportUri(member.uri.clone())).collect::<Vec<_>>();
@@ -153,7 +180,7 @@ impl Gateway {
         };
         self.control.create_volume(request).await?;
         let servers = members.len();
-        self.opened().insert(name.clone(), Opened { members, client, used: Instant::now() });
+        self.opened().insert(name.clone(), Opened { members, client, epoch, used: Instant::now() });
         info!(volume = %name, cluster = %layout.cluster, servers, epoch, "a volume of the cluster is open");
         Ok(())
     }
@@ -180,22 +207,38 @@ impl Gateway {
             return;
         }
         let _turn = self.turn(name).await;
-        match self.close(name, false).await {
+        // What it had not flushed when another gateway was admitted is lost already.
+        let is_fenced = self.control.is_fenced(name).await == Some(true);
+        match self.close(name, is_fenced).await {
             Ok(()) | Err(Error::InUse(..)) => {}
             Err(error) => warn!(volume = %name, "an idle volume cannot be closed: {error}"),
+        }
+    }
+
+    /// Follows the slots of a volume, and tells its servers what it loses of them: the round may have to be longer.
+    async fn measure(&self, name: &Name) {
+        let Some(opened) = self.opened().get(name).cloned().filter(|opened| opened.members.len() > 1) else { return };
+        let Ok(layout) = self.layout(name).await else { return };
+        let Some(slot) = layout.slot else { return };
+        self.control.set_slot(name, local(&slot, ahead_ns()), slot_of(&slot)).await;
+        let Some(loss_ns) = self.control.slot_loss_ns(name).await else { return };
+        for member in &opened.members {
+            // One of them is enough: each knows what all need.
+            if self.ask(member, Question::Loss(loss_ns)).await.is_ok() {
+                return;
+            }
         }
     }
 
     /// Closes what is open, when the process ends: everything is flushed by then.
     pub async fn leave(&self) {
         let opened = std::mem::take(&mut *self.opened());
-        for (name, opened) in &opened {
-            self.release(name, opened).await;
-        }
+        futures::future::join_all(opened.iter().map(|(name, opened)| self.release(name, opened))).await;
     }
 
     async fn release(&self, name: &Name, opened: &Opened) {
-        let releases = opened.members.iter().map(|member| self.ask(member, Question::Release(opened.client.clone())));
+        let Opened { members, client, epoch, .. } = opened;
+        let releases = members.iter().map(|member| self.ask(member, Question::Release(client.clone(), *epoch)));
         for error in futures::future::join_all(releases).await.into_iter().filter_map(Result::err) {
             info!(volume = %name, "a lease is not released, and runs for some seconds: {error}");
         }
@@ -211,9 +254,12 @@ impl Gateway {
     /// Where a volume is, from the first server that knows.
     async fn layout(&self, name: &Name) -> Result<Layout, GatewayError> {
         let (mut why, mut is_unknown) = (Vec::new(), true);
-        for server in &self.settings.servers {
-            let target = self.target(&server.of(name))?;
-            match self.ask(&target, Question::Layout).await {
+        let targets = self.settings.servers.iter().map(|server| self.target(&server.of(name)));
+        let targets = targets.collect::<Result<Vec<_>, _>>()?;
+        let asked = targets.iter().map(async |target| (target, self.ask(target, Question::Layout).await));
+        let mut answers: FuturesUnordered<_> = asked.collect();
+        while let Some((target, answer)) = answers.next().await {
+            match answer {
                 Ok(text) => {
                     let layout: Layout = serde_json::from_str(&text)
                         .map_err(|error| GatewayError::Answer(target.uri.to_string(), error.to_string()))?;
@@ -240,13 +286,39 @@ impl Gateway {
     }
 
     async fn ask(&self, target: &Target, question: Question) -> Result<String, GatewayError> {
-        let releases = matches!(question, Question::Release(_));
         let answer = timeout(ANSWER_TIMEOUT, ask(target, &question.to_string())).await;
         let answer = answer.unwrap_or_else(|_| Err(DialError::Timeout(Box::new(target.uri.clone()))));
         let answer = answer?;
-        if answer.is_empty() && !releases {
+        if answer.is_empty() {
             return Err(GatewayError::Stranger(target.uri.to_string()));
         }
         String::from_utf8(answer).map_err(|error| GatewayError::Answer(target.uri.to_string(), error.to_string()))
+    }
+}
+
+fn slot_of(slot: &SlotOf) -> Slot {
+    Slot { tenant: NO_TENANT, start_ns: slot.start_ns, length_ns: slot.length_ns, is_striped: true }
+}
+
+/// The rounds of a schedule by the clock of the engines, which is `ahead_ns` behind the system's. They may have begun
+/// before that clock did: any round may count as the first one then.
+fn local(slot: &SlotOf, ahead_ns: i64) -> Timetable {
+    let begins_ns = i128::from(slot.begins_ns) - i128::from(ahead_ns);
+    let begins_ns = if begins_ns < 0 { begins_ns.rem_euclid(i128::from(slot.round_ns.max(1))) } else { begins_ns };
+    let begins_ns = u64::try_from(begins_ns).unwrap_or(0);
+    Timetable { version: slot.version, begins_ns, round_ns: slot.round_ns, slots: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_those_of_the_cluster_by_another_clock() {
+        let slot = SlotOf { version: 3, begins_ns: 10_050, round_ns: 100, start_ns: 20, length_ns: 30, r_cluster: 1.0 };
+        assert_eq!(local(&slot, 10_000).begins_ns, 50);
+        assert_eq!(local(&slot, -5).begins_ns, 10_055);
+        let earlier = local(&slot, 10_075);
+        assert_eq!((earlier.begins_ns, earlier.round_ns, earlier.version), (75, 100, 3));
     }
 }

@@ -162,7 +162,7 @@ proptest! {
         leg in 0usize..64,
     ) {
         let (unit, leg) = (1 << unit_bits, leg % count);
-        let stripes = Stripes { unit, legs: legs(count), unflushed_bytes: 0 };
+        let stripes = Stripes { unit, legs: legs(count), unflushed_bytes: 0, barrier: None, on_way: 0 };
         let counted = (0..sectors).filter(|&sector| naive(sector, count, unit).0 == leg).count() as u64;
         prop_assert_eq!(stripes.before(leg, sectors * SECTOR), counted * SECTOR);
     }

@@ -81,7 +81,31 @@ fn a_client_that_was_stopped_does_not_trust_old_answers() {
     rig.write(0, 1);
     rig.now += 10 * SECOND;
     rig.answer(Kind::Write);
+    assert!(rig.upstream.is_lapsed(rig.now));
+    // Without any answer the session is over.
+    let mut rig = open();
+    rig.tick(10 * SECOND);
     assert!(rig.upstream.is_lapsed(rig.now) && !rig.upstream.stats().is_open);
+}
+
+#[test]
+fn a_server_that_answers_late_keeps_the_session_and_the_lease_runs_again() {
+    let mut rig = open();
+    for block in 0..8 {
+        rig.write(block, 1);
+    }
+    for _ in 0..4 {
+        rig.tick(LEASE_NS - 1);
+        rig.answer(Kind::Write);
+        assert!(rig.upstream.stats().is_open, "it answers");
+    }
+    assert!(rig.upstream.is_lapsed(rig.now), "what it answers was sent long ago");
+    rig.news();
+    answer_load(&mut rig);
+    rig.tick(LEASE_NS / 3);
+    rig.tick(1);
+    answer_load(&mut rig);
+    assert!(!rig.upstream.is_lapsed(rig.now) && rig.news().contains(&Action::Granted));
 }
 
 #[test]

@@ -107,6 +107,10 @@ async fn epochs_grow_whoever_asks_and_survive_restarts() {
     let again = running.connect().await;
     assert_eq!(again.next_epoch(volume, 0).await.unwrap(), 21);
     assert_eq!(again.next_epoch(volume, 40).await.unwrap(), 41, "etcd was restored from a backup");
+    for above in [u64::MAX, 1 << 40, 50 + (1 << 20)] {
+        assert!(matches!(again.next_epoch(volume, above).await, Err(EtcdError::Epoch { .. })), "{above}");
+    }
+    assert_eq!(again.next_epoch(volume, 0).await.unwrap(), 42);
     // An epoch that cannot be read is never taken for the first one.
     let key = format!("epochs/{volume}");
     again.transact(Vec::new(), vec![again.put(&key, &"many", None)]).await.unwrap();

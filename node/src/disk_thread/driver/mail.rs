@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::Event;
 use engine::control::{Command, Report};
@@ -173,11 +172,7 @@ impl<R: Reactor> Driver<R> {
     /// Ends a session and closes its connections, unless something of it has arrived within its lease. Nothing that
     /// arrives later is answered.
     fn expel_silent(&mut self, session: &Lease) -> Option<Duration> {
-        let is_of = |connection: &&Connection| connection.lease.as_ref().is_some_and(|of| Arc::ptr_eq(of, session));
-        let heard = self.connections.iter().flatten().filter(is_of).map(|connection| connection.since).max();
-        let silent_ns = heard.map(|since| self.now.saturating_sub(since));
-        let heard = silent_ns.and_then(|silent_ns| Instant::now().checked_sub(Duration::from_nanos(silent_ns)));
-        let left = session.end_if_silent(heard);
+        let left = session.end_if_silent(self.now);
         if left.is_none() {
             self.expel();
         }
