@@ -311,7 +311,7 @@ class Outstanding(Claims):
         begun = time.monotonic()
         self.assertIn("try again", self.refused("gw-1/2"))
         self.assertGreater(time.monotonic() - begun, CLAIM_SECONDS - 2)
-        self.assertIn("is not above", self.refused("gw-1/1"))
+        self.assertIn("a later session of volume", self.refused("gw-1/1"))
         self.clear()
         self.assertIn("is not above", self.refused("gw-1/2"), "it was recorded")
         self.claim("gw-1/3")
