@@ -6,7 +6,7 @@ use super::solver::{Answer, Lit, Solver};
 use super::times::{Gap, Times};
 use crate::dice::Dice;
 
-/// Steps of the first turn, some milliseconds; each later one has a tenth more.
+/// Steps of the first turn, some milliseconds; each later one has a twentieth more.
 const STEPS: u64 = 20_000;
 
 /// A solver for one round.
@@ -144,7 +144,7 @@ impl Model<'_> {
 
     pub(super) fn turn(&mut self) -> (Answer, Option<Placed>) {
         let steps = self.steps;
-        self.steps += steps / 10;
+        self.steps += steps / 20;
         self.search(steps)
     }
 
