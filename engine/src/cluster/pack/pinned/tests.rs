@@ -1,7 +1,7 @@
 use super::super::tests::{tenant, turns, wanted};
 use super::super::{Fraction, Refused, Schedule, Servers, Tenant, Wanted, fault, moved, pack};
 use super::solver::{Answer, Lit, Solver};
-use super::times::Times;
+use super::times::{Gap, Times};
 use crate::dice::Dice;
 
 /// All orders of a few things.
@@ -173,16 +173,47 @@ fn more_than_the_solver_takes_is_packed_all_the_same() {
     assert!((1..=250).contains(&moved(&tenants, &schedule)));
 }
 
-/// Clauses and a count over a few variables against all their values.
+#[test]
+fn rounded_starts_are_kept_in_a_full_round() {
+    // Each is a little late, so the last one would end after the round.
+    let third = |start: f64| Tenant { start: Some(start), ..tenant(1, 1, 3, Some(&[0])) };
+    let tenants = [third(0.000_05), third(0.333_35), third(0.666_7)];
+    let schedule = packed(1, &tenants, 1.0).expect("it fits");
+    assert_eq!(moved(&tenants, &schedule), 0, "{schedule:?}");
+}
+
+/// Starts of four slices up to the latest ones, and gaps between them that hold.
+fn is_consistent(latest: i64, gaps: &[Gap]) -> bool {
+    let mut starts = [0; 5];
+    loop {
+        let Some(gap) = gaps.iter().find(|gap| starts[gap.from] + gap.gap > starts[gap.to]) else { return true };
+        starts[gap.to] = starts[gap.from] + gap.gap;
+        if starts[gap.to] > if gap.to == 4 { 0 } else { latest } {
+            return false;
+        }
+    }
+}
+
+/// Clauses, a count and times over a few variables against all their values.
 #[test]
 fn the_solver_finds_values_if_there_are_any() {
+    const LATEST: i64 = 40;
     let mut found = [0; 2];
-    for seed in 0..500 {
+    for seed in 0..2000 {
         let mut dice = Dice::new(seed);
-        let mut solver = Solver::new(Times::new(&[0]), Dice::new(seed));
+        let mut solver = Solver::new(Times::new(&[LATEST; 4]), Dice::new(seed));
         let vars: Vec<Lit> = (0..8).map(|_| solver.var(dice.below(2) == 0, 0.0)).collect();
+        let mut gaps: Vec<(usize, bool, Gap)> = Vec::new();
+        for at in 0..8 {
+            for is in [true, false] {
+                let ends = dice.shuffled(5);
+                let gap = Gap { from: ends[0] as usize, to: ends[1] as usize, gap: dice.below(9) as i64 - 2 };
+                solver.mean(if is { vars[at] } else { !vars[at] }, gap);
+                gaps.push((at, is, gap));
+            }
+        }
         let mut clauses: Vec<Vec<(usize, bool)>> = Vec::new();
-        for _ in 0..28 {
+        for _ in 0..dice.below(12) {
             clauses.push((0..3).map(|_| (dice.below(8) as usize, dice.below(2) == 0)).collect());
             let lit = |&(at, is): &(usize, bool)| if is { vars[at] } else { !vars[at] };
             solver.clause(&clauses[clauses.len() - 1].iter().map(lit).collect::<Vec<_>>());
@@ -192,7 +223,10 @@ fn the_solver_finds_values_if_there_are_any() {
         solver.spare(count, most as usize);
         let is_right = |bits: u32| {
             let is_true = |&(at, is): &(usize, bool)| (bits >> at & 1 == 1) == is;
-            bits.count_ones() <= most && clauses.iter().all(|clause| clause.iter().any(is_true))
+            let held: Vec<Gap> = gaps.iter().filter(|gap| is_true(&(gap.0, gap.1))).map(|gap| gap.2).collect();
+            bits.count_ones() <= most
+                && clauses.iter().all(|clause| clause.iter().any(is_true))
+                && is_consistent(LATEST, &held)
         };
         let is_possible = (0..256).any(is_right);
         let answer = solver.search(1_000_000);
@@ -200,8 +234,13 @@ fn the_solver_finds_values_if_there_are_any() {
         if is_possible {
             let bits = (0..8).map(|at| u32::from(solver.is_true(vars[at])) << at).sum();
             assert!(is_right(bits), "seed {seed}: {bits:b}");
+            let mut starts = solver.starts(&[(0, 7)]);
+            starts.push(0);
+            let is_true = |at: usize, is: bool| solver.is_true(vars[at]) == is;
+            let held = gaps.iter().filter(|&&(at, is, _)| is_true(at, is));
+            assert!(held.map(|gap| gap.2).all(|gap| starts[gap.to] >= starts[gap.from] + gap.gap), "seed {seed}");
         }
         found[usize::from(is_possible)] += 1;
     }
-    assert!(found[0] > 50 && found[1] > 50, "{found:?}");
+    assert!(found[0] > 100 && found[1] > 100, "{found:?}");
 }
