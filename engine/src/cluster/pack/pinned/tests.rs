@@ -175,10 +175,11 @@ fn more_than_the_solver_takes_is_packed_all_the_same() {
 
 #[test]
 fn rounded_starts_are_kept_in_a_full_round() {
-    // Each is a little late, so the last one would end after the round.
-    let third = |start: f64| Tenant { start: Some(start), ..tenant(1, 1, 3, Some(&[0])) };
-    let tenants = [third(0.000_05), third(0.333_35), third(0.666_7)];
-    let schedule = packed(1, &tenants, 1.0).expect("it fits");
+    let at = |start: f64, under: u32, on: usize| Tenant { start: Some(start), ..tenant(1, 1, under, Some(&[on])) };
+    // Each is a little late, so the last one would end after the round; two elsewhere overlap a little.
+    let full = [at(0.000_05, 3, 0), at(0.333_35, 3, 0), at(0.666_7, 3, 0)];
+    let tenants = [&full[..], &[at(0.3, 4, 1), at(0.549_99, 4, 1)]].concat();
+    let schedule = packed(2, &tenants, 1.0).expect("it fits");
     assert_eq!(moved(&tenants, &schedule), 0, "{schedule:?}");
 }
 
