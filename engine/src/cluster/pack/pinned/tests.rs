@@ -205,11 +205,11 @@ fn the_solver_finds_values_if_there_are_any() {
         let mut solver = Solver::new(Times::new(&[LATEST; 4]), Dice::new(seed));
         let vars: Vec<Lit> = (0..8).map(|_| solver.var(dice.below(2) == 0, 0.0)).collect();
         let mut gaps: Vec<(usize, bool, Gap)> = Vec::new();
-        for at in 0..8 {
+        for (at, &var) in vars.iter().enumerate() {
             for is in [true, false] {
                 let ends = dice.shuffled(5);
                 let gap = Gap { from: ends[0] as usize, to: ends[1] as usize, gap: dice.below(9) as i64 - 2 };
-                solver.mean(if is { vars[at] } else { !vars[at] }, gap);
+                solver.mean(if is { var } else { !var }, gap);
                 gaps.push((at, is, gap));
             }
         }
