@@ -28,6 +28,7 @@ struct Asked {
     servers: usize,
     share: String,
     pinned: Option<Vec<usize>>,
+    start: Option<f64>,
 }
 
 /// Most tenants of a cluster.
@@ -71,7 +72,7 @@ impl TryFrom<File> for Description {
         let tenant = |(at, asked): (usize, Asked)| {
             let share = fraction(&asked.share).map_err(|why| FileError::Share(at, why))?;
             let pinned = asked.pinned.map(|on| pinned(at, &on)).transpose()?;
-            Ok(Tenant { servers: asked.servers, share, pinned })
+            Ok(Tenant { servers: asked.servers, share, pinned, start: asked.start })
         };
         let tenants = tenants.into_iter().enumerate().map(tenant).collect::<Result<_, FileError>>()?;
         Ok(Description { servers, tenants })
@@ -145,7 +146,7 @@ fn told(why: &Refused, least: f64) -> String {
         Refused::ServerLoad { .. } => "; move one of them, or ask for smaller shares or a lower --least",
         Refused::Impossible(_) => "; a lower --least takes it",
         Refused::NotFound(_) => "; a lower --least takes it, more --seconds or another --seed may find a better one",
-        Refused::Servers | Refused::TooMany(_) | Refused::Pinned(_) | Refused::Share(_) => "",
+        Refused::Servers | Refused::TooMany(_) | Refused::Pinned(_) | Refused::Start(_) | Refused::Share(_) => "",
     };
     match why {
         Refused::Load(_) | Refused::ServerLoad { .. } => format!("{why}, which is too much for R = {least}{remedy}"),
@@ -157,6 +158,9 @@ fn told(why: &Refused, least: f64) -> String {
 #[derive(Debug, Serialize)]
 pub struct Answer {
     r_cluster: f64,
+    /// How many slices do not keep their starts; if any start was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<usize>,
     slots: Vec<Place>,
 }
 
@@ -168,26 +172,37 @@ struct Place {
     servers: Vec<usize>,
 }
 
-impl From<&Schedule> for Answer {
-    fn from(schedule: &Schedule) -> Answer {
+impl Description {
+    /// How many slices do not keep their starts; `None` if no start was given.
+    fn moved(&self, schedule: &Schedule) -> Option<usize> {
+        self.tenants.iter().any(|tenant| tenant.start.is_some()).then(|| pack::moved(&self.tenants, schedule))
+    }
+
+    /// A schedule for it, in the form that is printed.
+    pub fn answer(&self, schedule: &Schedule) -> Answer {
         let place = |(tenant, slot): (usize, &pack::Slot)| Place {
             tenant,
             start: slot.start,
             length: slot.length,
             servers: slot.servers.iter().collect(),
         };
-        Answer { r_cluster: schedule.r_cluster, slots: schedule.slots.iter().enumerate().map(place).collect() }
+        let (r_cluster, moved) = (schedule.r_cluster, self.moved(schedule));
+        Answer { r_cluster, moved, slots: schedule.slots.iter().enumerate().map(place).collect() }
     }
-}
 
-/// A schedule as a table.
-pub fn table(schedule: &Schedule) -> String {
-    let mut text = format!("R of the cluster: {:.3}\n\ntenant   start  length  servers\n", schedule.r_cluster);
-    for (tenant, slot) in schedule.slots.iter().enumerate() {
-        let servers: Vec<String> = slot.servers.iter().map(|server| server.to_string()).collect();
-        text += &format!("{tenant:>6}  {:>6.4}  {:>6.4}  {}\n", slot.start, slot.length, servers.join(" "));
+    /// A schedule for it as a table.
+    pub fn table(&self, schedule: &Schedule) -> String {
+        let mut text = format!("R of the cluster: {:.3}\n", schedule.r_cluster);
+        if let Some(moved) = self.moved(schedule) {
+            text += &format!("slices that do not keep their starts: {moved}\n");
+        }
+        text += "\ntenant   start  length  servers\n";
+        for (tenant, slot) in schedule.slots.iter().enumerate() {
+            let servers: Vec<String> = slot.servers.iter().map(|server| server.to_string()).collect();
+            text += &format!("{tenant:>6}  {:>6.4}  {:>6.4}  {}\n", slot.start, slot.length, servers.join(" "));
+        }
+        text
     }
-    text
 }
 
 #[cfg(test)]
@@ -213,7 +228,7 @@ mod tests {
     fn a_description_is_taken_or_refused_with_the_reason() {
         let file = |share: &str, on: &[usize]| File {
             servers: 9,
-            tenants: vec![Asked { servers: 3, share: share.into(), pinned: Some(on.to_vec()) }],
+            tenants: vec![Asked { servers: 3, share: share.into(), pinned: Some(on.to_vec()), start: None }],
         };
         let cluster = Description::try_from(file("1/3", &[0, 4, 7])).expect("it is possible");
         assert_eq!((cluster.servers, cluster.tenants[0].servers), (9, 3));
@@ -222,7 +237,19 @@ mod tests {
         assert!(why("1/3", &[0, 0, 7]).contains("tenant 0 is pinned to server 0 twice"));
         assert!(why("1/3", &[0, 4, 999]).contains("server 999"));
         assert!(why("x", &[0]).contains("the share of tenant 0"));
-        let tenant = || Asked { servers: 1, share: "1".into(), pinned: None };
+        let start = |pinned: Option<Vec<usize>>, start| File {
+            servers: 9,
+            tenants: vec![Asked { servers: 1, share: "1/3".into(), pinned, start: Some(start) }],
+        };
+        let wanted = Wanted { least: 0.9, enough: 1.0, seed: 1 };
+        let pack = |file| Description::try_from(file).expect("it is possible").pack(wanted, || true);
+        for (pinned, at) in [(None, 0.5), (Some(vec![0]), 1.0), (Some(vec![0]), -0.1), (Some(vec![0]), f64::NAN)] {
+            let why = pack(start(pinned, at)).expect_err("refused");
+            assert!(why.contains("the start of tenant 0"), "{why}");
+        }
+        let kept = pack(start(Some(vec![0]), 0.5)).expect("it fits").slots[0].start;
+        assert!((kept - 0.5).abs() < 1e-8, "{kept}");
+        let tenant = || Asked { servers: 1, share: "1".into(), pinned: None, start: None };
         let many = File { servers: 1, tenants: (0..=TENANTS_MAX).map(|_| tenant()).collect() };
         assert!(Description::try_from(many).expect_err("refused").to_string().contains("at most 1024"));
     }

@@ -76,6 +76,7 @@ pub const ALL: &[Experiment] = &[
     offload::micro::RECLAIM,
     offload::micro::RECOVERY,
     cluster::PACK,
+    cluster::PINNED,
     cluster::SERVERS,
     cluster::TENANTS,
     cluster::FIVE,

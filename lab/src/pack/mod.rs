@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use engine::cluster::file::{Answer, Description, File, table};
+use engine::cluster::file::{Description, File};
 use engine::cluster::pack::Wanted;
 
 /// Pack the slices of striped volumes: one schedule in which each has its slice at the same time on all its servers
@@ -58,8 +58,8 @@ impl PackArgs {
             std::fs::write(path, svg).with_context(|| format!("{} cannot be written", path.display()))?;
         }
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&Answer::from(&schedule))?),
-            false => print!("{}", table(&schedule)),
+            true => println!("{}", serde_json::to_string_pretty(&cluster.answer(&schedule))?),
+            false => print!("{}", cluster.table(&schedule)),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use engine::cluster::file::{Answer, Description, File, table};
+use engine::cluster::file::{Description, File};
 use engine::cluster::pack::Wanted;
 use hyper::Method;
 use serde_json::json;
@@ -69,5 +69,5 @@ fn planned(arguments: &PlanArgs, json: bool) -> Result<String, Unplanned> {
     let (wanted, began) = (Wanted { least: *least, enough: 1.0, seed: *seed }, Instant::now());
     let schedule = cluster.pack(wanted, || began.elapsed() < limit);
     let schedule = schedule.map_err(|why| Unplanned { error: of_file(why), code: 1 })?;
-    Ok(if json { format!("{:#}\n", json!(Answer::from(&schedule))) } else { table(&schedule) })
+    Ok(if json { format!("{:#}\n", json!(cluster.answer(&schedule))) } else { cluster.table(&schedule) })
 }

@@ -131,11 +131,15 @@ impl Known {
     pub fn new(image: &Image) -> Result<Known, FractionError> {
         let names: Vec<Name> = image.members.keys().cloned().collect();
         let at = |server: &Name| names.iter().position(|name| name == server);
+        let slots = image.schedule.iter().flat_map(|(it, _)| it.slots.iter().map(|slot| (slot, it.round_ns)));
+        let start = |(slot, round_ns): (&Slot, u64)| (slot.volume.clone(), slot.start_ns as f64 / round_ns as f64);
+        let starts: BTreeMap<Name, f64> = slots.map(start).collect();
         let lasting = image.volumes.iter().filter(|(_, volume)| !volume.deleting);
         let tenant = |(name, volume): (&Name, &Volume)| {
             let pinned = volume.servers.iter().filter_map(at).collect();
             let share = file::fraction(&volume.share.to_string())?;
-            Ok((name.clone(), Tenant { servers: volume.servers.len(), share, pinned: Some(pinned) }))
+            let start = starts.get(name).copied();
+            Ok((name.clone(), Tenant { servers: volume.servers.len(), share, pinned: Some(pinned), start }))
         };
         let tenants = lasting.map(tenant).collect::<Result<Vec<_>, FractionError>>()?;
         Ok(Known {
@@ -154,22 +158,23 @@ impl Known {
         self.tenants.iter().filter(|(_, tenant)| on(tenant)).map(|(_, tenant)| share(tenant.share)).sum()
     }
 
-    /// A schedule with a new volume on these servers.
+    /// A schedule with a new volume on these servers, and how many volumes do not keep their places in it.
     fn with(
         &self,
         (volume, share, on): (&Name, Fraction, &[Name]),
         least: f64,
         limit: Duration,
-    ) -> Result<pack::Schedule, Refused> {
+    ) -> Result<(pack::Schedule, usize), Refused> {
         let pinned = on.iter().filter_map(|server| self.names.iter().position(|name| name == server)).collect();
-        let new = (volume.clone(), Tenant { servers: on.len(), share, pinned: Some(pinned) });
+        let new = (volume.clone(), Tenant { servers: on.len(), share, pinned: Some(pinned), start: None });
         let tenants: Vec<Tenant> = self.tenants.iter().chain([&new]).map(|(_, tenant)| tenant.clone()).collect();
         let began = Instant::now();
         let wanted = Wanted { least, enough: 1.0, seed: 1 };
         let found = pack::pack(self.names.len(), &tenants, wanted, || began.elapsed() < limit)?;
         let fault = pack::fault(self.names.len(), &tenants, &found);
         assert_eq!(fault, None, "a schedule that was found is one");
-        Ok(found)
+        let moved = pack::moved(&tenants, &found);
+        Ok((found, moved))
     }
 
     /// The best of several sets of servers, the least loaded ones first.
@@ -187,22 +192,24 @@ impl Known {
             .map(|set| set.iter().map(|(_, candidate)| candidate.name.clone()).collect())
             .collect();
         let limit = limit / sets.len().max(1) as u32;
-        let mut best: Result<(Vec<Name>, pack::Schedule), Refused> = Err(Refused::Servers);
+        let mut best: Result<(Vec<Name>, (pack::Schedule, usize)), Refused> = Err(Refused::Servers);
         for set in sets {
             let found = self.with((&wish.volume, share, &set), least, limit);
             let is_better = match (&found, &best) {
-                (Ok(found), Ok((_, best))) => found.r_cluster > best.r_cluster,
+                (Ok((found, moved)), Ok((_, (best, most)))) => {
+                    found.r_cluster > best.r_cluster || found.r_cluster == best.r_cluster && moved < most
+                }
                 (Ok(_), Err(_)) | (Err(_), Err(Refused::Servers)) => true,
                 (Err(_), _) => false,
             };
             if is_better {
                 best = found.map(|found| (set, found));
             }
-            if best.as_ref().is_ok_and(|(_, best)| best.r_cluster >= 1.0) {
+            if best.as_ref().is_ok_and(|(_, (best, moved))| best.r_cluster >= 1.0 && *moved == 0) {
                 break;
             }
         }
-        best
+        best.map(|(set, (found, _))| (set, found))
     }
 
     /// Servers and a schedule for a new volume.
@@ -424,6 +431,27 @@ mod tests {
         let lower = Wish { least: 0.8, ..wish(2, "1/2") };
         assert!(place(&image, &lower).is_ok(), "what it said fits");
         assert!(place(&image, &wish(2, "1/3")).is_ok() && place(&image, &wish(1, "1/2")).is_ok());
+    }
+
+    #[test]
+    fn volumes_keep_their_places_when_another_one_comes() {
+        let mut image = cluster(3, &[("a", "1/4", &["s1", "s2"]), ("b", "1/4", &["s2", "s3"])]);
+        let slot = |volume, start_ns, on: &[&str]| Slot {
+            volume: name(volume),
+            start_ns,
+            length_ns: 250_000_000,
+            servers: on.iter().map(|on| name(on)).collect(),
+        };
+        // Between them, and before the first one, is room on all servers; not all to the left.
+        let slots = vec![slot("a", 333_333_333, &["s1", "s2"]), slot("b", 750_000_000, &["s2", "s3"])];
+        image.schedule = Some((Schedule { round_ns: 1_000_000_000, slots, ..Schedule::default() }, 1));
+        let schedule = place(&image, &wish(3, "1/3")).expect("there is room").schedule;
+        let part = |volume: &str| {
+            let slot = schedule.slots.iter().find(|slot| slot.volume == name(volume)).expect("it has a slot");
+            slot.start_ns as f64 / schedule.round_ns as f64
+        };
+        assert!((part("a") - 1.0 / 3.0).abs() < 1e-4 && (part("b") - 0.75).abs() < 1e-4, "{schedule:?}");
+        assert_eq!((part("new"), schedule.r_cluster), (0.0, 1.0));
     }
 
     #[test]

@@ -13,14 +13,16 @@
 //!   four orders (order.rs) ──► in turns, as long as the caller has time: ──► servers (assign.rs) ──► Schedule
 //!                              - local search over orders (order.rs)
 //!                              - complete search in a given round (sweep.rs; nothing pinned)
+//!                              - complete searches for more R and fewer moves (pinned/; any pinned)
 //! ```
 //!
 //! Source: Wachs and Ganger, "Co-scheduling of disk head time in cluster-based storage", CMU-PDL 2008, section 3. The
-//! account of idle time in the complete search and the search over orders with pinned volumes are ours.
+//! account of idle time in the complete search and everything about pinned volumes are ours.
 
 mod assign;
 mod check;
 mod order;
+mod pinned;
 mod servers;
 mod sweep;
 #[cfg(test)]
@@ -50,6 +52,21 @@ pub struct Tenant {
     pub share: Fraction,
     /// The servers that it is on already; as many.
     pub pinned: Option<Servers>,
+    /// Where its slice begins at present, as a part of the round. Only if it is pinned.
+    pub start: Option<f64>,
+}
+
+/// A slice that begins so much earlier or later than at present has not moved, as a part of the round: 0.2 ms of the
+/// longest usual round of 2 s, less than any slice loses at its beginning. Present starts may be rounded.
+const MOVED: f64 = 1e-4;
+/// The same with room for rounding.
+const MOVED_MOST: f64 = MOVED * 1.01;
+
+/// How many slices do not keep their present starts.
+pub fn moved(tenants: &[Tenant], schedule: &Schedule) -> usize {
+    let is_moved =
+        |(tenant, slot): &(&Tenant, &Slot)| tenant.start.is_some_and(|start| (start - slot.start).abs() > MOVED_MOST);
+    tenants.iter().zip(&schedule.slots).filter(is_moved).count()
 }
 
 /// Where a tenant's slice is.
@@ -84,6 +101,9 @@ pub enum Refused {
     /// A tenant is pinned to servers that do not exist, or to another number of them.
     #[error("tenant {0} is pinned to servers that do not exist, or not to as many as it asks for")]
     Pinned(usize),
+    /// A start is not inside the round, or of a tenant that is not pinned.
+    #[error("the start of tenant {0} is not from 0 to below 1, or the tenant is not pinned")]
+    Start(usize),
     /// A share is not more than 0 and at most 1.
     #[error("the share of tenant {0} is not more than 0 and at most 1")]
     Share(usize),
@@ -113,6 +133,8 @@ struct Slice {
     /// Units.
     length: u64,
     pinned: Option<Servers>,
+    /// Part of the round.
+    start: Option<f64>,
 }
 
 /// Slices to place, with lengths in units: whole numbers, so that ends that are the same are equal.
@@ -121,6 +143,8 @@ struct Problem {
     servers: usize,
     /// The round in which all slices have their whole share, units.
     unit: u64,
+    /// All lengths are multiples of so many units.
+    grain: u64,
     slices: Vec<Slice>,
     has_pinned: bool,
     /// No length was rounded.
@@ -129,6 +153,8 @@ struct Problem {
 
 /// Units of a round if the shares have no common denominator that is less: a slice is at most a millionth too long.
 const UNITS_MAX: u64 = 1_000_000;
+/// Units of a round if slices stay where they are.
+const FINE: u64 = 1 << 30;
 /// Tenants up to which the complete search is tried: it takes stack for each.
 const SWEPT_MAX: usize = 64;
 /// Steps between the values of R that the complete search tries: 0.01.
@@ -150,6 +176,9 @@ impl Problem {
             if tenant.pinned.is_some_and(|pinned| pinned.len() != tenant.servers || !pinned.without(&all).is_empty()) {
                 return Err(Refused::Pinned(at));
             }
+            if tenant.start.is_some_and(|start| tenant.pinned.is_none() || !(0.0..1.0).contains(&start)) {
+                return Err(Refused::Start(at));
+            }
         }
         let common = tenants.iter().try_fold(1u64, |common, tenant| {
             let under = u64::from(tenant.share.under / gcd(tenant.share.over.into(), tenant.share.under.into()) as u32);
@@ -159,11 +188,19 @@ impl Problem {
         let unit = common.unwrap_or(UNITS_MAX);
         let slice = |tenant: &Tenant| {
             let length = (u64::from(tenant.share.over) * unit).div_ceil(u64::from(tenant.share.under));
-            Slice { servers: tenant.servers, length, pinned: tenant.pinned }
+            Slice { servers: tenant.servers, length, pinned: tenant.pinned, start: tenant.start }
         };
         let slices: Vec<Slice> = tenants.iter().map(slice).collect();
         let has_pinned = slices.iter().any(|slice| slice.pinned.is_some());
-        Ok(Problem { servers, unit, slices, has_pinned, is_exact: common.is_some() })
+        Ok(Problem { servers, unit, grain: 1, slices, has_pinned, is_exact: common.is_some() })
+    }
+
+    /// The same in finer units: about 2^30 in a round. Present starts need not be at whole ones of the others.
+    fn fine(mut self) -> Problem {
+        let grain = (FINE / self.unit).max(1);
+        (self.unit, self.grain) = (self.unit * grain, grain);
+        self.slices.iter_mut().for_each(|slice| slice.length *= grain);
+        self
     }
 
     /// Servers x units that all slices take.
@@ -223,7 +260,11 @@ pub fn pack(
             None => Refused::Load(problem.area() as f64 / (problem.servers as u64 * problem.unit) as f64),
         });
     }
-    let (placed, impossible) = search(&problem, problem.round(enough), seed, &mut go_on);
+    let problem = if problem.has_pinned { problem.fine() } else { problem };
+    let (placed, impossible) = match problem.has_pinned {
+        true => pinned::search(&problem, (enough, least), seed, &mut go_on),
+        false => search(&problem, problem.round(enough), seed, &mut go_on),
+    };
     let r_cluster = (problem.unit as f64 / placed.end as f64).min(1.0);
     if placed.end > problem.round(least) {
         let is_impossible = problem.is_exact && impossible >= problem.round(least);
@@ -248,7 +289,7 @@ fn search(problem: &Problem, enough: u64, seed: u64, go_on: &mut dyn FnMut() -> 
     let placed = orders.into_iter().map(|order| (placer.place(&order).clone(), order));
     let (mut best, order) = placed.min_by_key(|(placed, _)| placed.end).expect("there are orders");
     let mut local = Search::new(order, best.end);
-    let is_swept = !problem.has_pinned && problem.slices.len() <= SWEPT_MAX;
+    let is_swept = problem.slices.len() <= SWEPT_MAX;
     // What is enough, and rounds of R = 1, 0.99 and so on that are longer, which are not known to be impossible.
     let rounds = (0..R_STEPS / 2).map(|step| problem.round(1.0 - step as f64 / R_STEPS as f64));
     let rounds = std::iter::once(enough).chain(rounds.filter(|&round| round > enough)).filter(|_| is_swept);

@@ -75,7 +75,7 @@ impl Placer<'_> {
                 (Some(servers), true) => {
                     let servers = *servers;
                     self.placed.servers[at] = servers;
-                    self.on(slice.length, &servers)
+                    self.on(0, slice.length, &servers)
                 }
                 (None, true) => {
                     let (start, servers) = self.on_some(slice);
@@ -87,6 +87,32 @@ impl Placer<'_> {
             self.placed.end = self.placed.end.max(start + slice.length);
         }
         &self.placed
+    }
+
+    /// Those with a present start at it, or as soon after it as it fits, then the others, longest first, as early as
+    /// they fit; if all end in the round.
+    pub(super) fn place_kept(&mut self, round: u64) -> Option<&Placed> {
+        self.taken.clear();
+        let slices = &self.problem.slices;
+        let mut order: Vec<usize> = (0..slices.len()).collect();
+        order.sort_by(|&a, &b| {
+            let key = |at: usize| (slices[at].start.unwrap_or(1.0), std::cmp::Reverse(slices[at].length));
+            key(a).partial_cmp(&key(b)).expect("starts are numbers")
+        });
+        for at in order {
+            let slice = &slices[at];
+            let from = slice.start.map_or(0, |start| (start * round as f64).round() as u64);
+            let (start, servers) = match slice.pinned {
+                Some(servers) => (self.on(from, slice.length, &servers), servers),
+                None => self.on_some(slice),
+            };
+            (self.placed.starts[at], self.placed.servers[at]) = (start, servers);
+            if start + slice.length > round {
+                return None;
+            }
+        }
+        self.placed.end = round;
+        Some(&self.placed)
     }
 
     /// Takes a slice's servers in the profile, as early as so many are free for its length.
@@ -117,9 +143,9 @@ impl Placer<'_> {
         start
     }
 
-    /// Takes these servers, as early as all of them are free for this length.
-    fn on(&mut self, length: u64, servers: &Servers) -> u64 {
-        let mut start = 0;
+    /// Takes these servers, as early from a time on as all of them are free for this length.
+    fn on(&mut self, from: u64, length: u64, servers: &Servers) -> u64 {
+        let mut start = from;
         for taken in &self.taken {
             if taken.start >= start + length {
                 break;

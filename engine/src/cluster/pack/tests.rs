@@ -2,20 +2,21 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn wanted(least: f64, seed: u64) -> Wanted {
+pub(super) fn wanted(least: f64, seed: u64) -> Wanted {
     Wanted { least, enough: 1.0, seed }
 }
 
 /// For so many turns.
-fn turns(mut count: u32) -> impl FnMut() -> bool {
+pub(super) fn turns(mut count: u32) -> impl FnMut() -> bool {
     move || {
         count = count.saturating_sub(1);
         count > 0
     }
 }
 
-fn tenant(servers: usize, over: u32, under: u32, pinned: Option<&[usize]>) -> Tenant {
-    Tenant { servers, share: Fraction { over, under }, pinned: pinned.map(|all| all.iter().copied().collect()) }
+pub(super) fn tenant(servers: usize, over: u32, under: u32, pinned: Option<&[usize]>) -> Tenant {
+    let pinned = pinned.map(|all| all.iter().copied().collect());
+    Tenant { servers, share: Fraction { over, under }, pinned, start: None }
 }
 
 #[test]
@@ -80,8 +81,10 @@ fn the_checker_finds_what_is_wrong() {
 
 fn any_tenant(servers: usize) -> impl Strategy<Value = Tenant> {
     let on = proptest::sample::subsequence((0..servers).collect::<Vec<_>>(), 1..=servers);
-    (on, 1u32..40, 1u32..40, proptest::bool::ANY)
-        .prop_map(|(on, a, b, is_pinned)| tenant(on.len(), a.min(b), a.max(b) * 4, is_pinned.then_some(&on[..])))
+    (on, 1u32..40, 1u32..40, proptest::option::of(proptest::option::of(0.0..1.0))).prop_map(|(on, a, b, pinned)| {
+        let start = pinned.flatten();
+        Tenant { start, ..tenant(on.len(), a.min(b), a.max(b) * 4, pinned.map(|_| &on[..])) }
+    })
 }
 
 proptest! {

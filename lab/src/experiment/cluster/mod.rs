@@ -1,8 +1,10 @@
 //! Clusters: schedules, and what clients of striped volumes get.
 
 mod pack;
+mod pinned;
 mod play;
 mod stripes;
 
 pub use pack::PACK;
+pub use pinned::PINNED;
 pub use stripes::{CLOCKS, FIVE, LARGE, MIXED, REAL, SERVERS, TENANTS};

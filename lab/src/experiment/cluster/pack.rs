@@ -19,7 +19,7 @@ pub const PACK: Experiment = Experiment {
 };
 
 /// Problems of a size.
-const PROBLEMS: u64 = 20;
+pub(super) const PROBLEMS: u64 = 20;
 /// By number of tenants: how many of 20 other problems an exact solver packs with R = 1, 0.95 and 0.9, or a lower
 /// bound.
 const ASKED: [(usize, [f64; 3]); 4] =
@@ -29,13 +29,13 @@ const ASKED: [(usize, [f64; 3]); 4] =
 const LIMITS: [(f64, f64, f64); 3] = [(1.0, 0.9, 1.0), (0.95, 0.9, 1.0), (0.9, 0.044, 0.05)];
 
 /// A cluster's servers, and tenants with equal probability of each size and share (section 3.6.1 of the paper).
-fn problem(count: usize, seed: u64) -> (usize, Vec<Tenant>) {
+pub(super) fn problem(count: usize, seed: u64) -> (usize, Vec<Tenant>) {
     let mut rng = Rng::new(seed << 16 | count as u64);
     let shares = [(1, 2), (1, 3), (2, 3), (1, 4), (1, 5), (1, 6)];
     let mut tenant = || {
         let servers = 1 + 2 * rng.below(5) as usize;
         let (over, under) = shares[rng.below(6) as usize];
-        Tenant { servers, share: Fraction { over, under }, pinned: None }
+        Tenant { servers, share: Fraction { over, under }, pinned: None, start: None }
     };
     let tenants: Vec<Tenant> = (0..count).map(|_| tenant()).collect();
     let sixtieths: u32 = tenants.iter().map(|of| of.servers as u32 * 60 * of.share.over / of.share.under).sum();
@@ -53,7 +53,7 @@ enum Found {
 }
 
 /// Seconds of this thread.
-fn cpu_s() -> f64 {
+pub(super) fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

@@ -121,7 +121,7 @@ impl Cluster {
         tour(self.tenants.iter().map(|tenant| Some(tenant.start)).enumerate(), &mut order);
         let asked = |&at: &usize| {
             let Striper { servers, share, .. } = self.tenants[at];
-            Tenant { servers, share, pinned: None }
+            Tenant { servers, share, pinned: None, start: None }
         };
         let tenants: Vec<Tenant> = order.iter().map(asked).collect();
         let mut steps = 0..STEPS;
