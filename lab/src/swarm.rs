@@ -24,6 +24,8 @@ enum Kind {
     Stores,
     /// Several machines: a gateway whose volumes are striped over servers.
     Stripes,
+    /// Servers whose disks follow a schedule, each by its own clock.
+    Clusters,
 }
 
 /// What to run.
@@ -107,6 +109,7 @@ impl Swarm {
             Kind::Machines => Worlds::Machines,
             Kind::Stores => Worlds::Stores,
             Kind::Stripes => Worlds::Stripes,
+            Kind::Clusters => Worlds::Clusters,
         }
     }
 
@@ -192,6 +195,7 @@ impl Swarm {
             Kind::Machines => " --worlds machines",
             Kind::Stores => " --worlds stores",
             Kind::Stripes => " --worlds stripes",
+            Kind::Clusters => " --worlds clusters",
         };
         eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");
     }

@@ -69,6 +69,7 @@ fn worlds(bug: Bug) -> Worlds {
     match bug {
         Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
+        _ if Bug::CLUSTERS.contains(&bug) => Worlds::Clusters,
         _ if is_of_machines(bug) => Worlds::Machines,
         _ if is_of_stripes(bug) => Worlds::Stripes,
         _ => Worlds::Server,
@@ -81,6 +82,7 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
         Worlds::Machines => swarm::run_machines(seed, focus_of_machines(bug), None),
         Worlds::Stores => swarm::run_stores(seed, focus_of_machines(bug), None),
         Worlds::Stripes => swarm::run_stripes(seed, focus_of_machines(bug), None),
+        Worlds::Clusters => swarm::run_clusters(seed, None),
     };
     outcome.err()
 }
@@ -196,4 +198,9 @@ fn every_planted_bug_of_off_load_is_found() {
 #[test]
 fn every_planted_bug_of_striped_volumes_is_found() {
     all_are_found(Worlds::Stripes);
+}
+
+#[test]
+fn every_planted_bug_of_a_cluster_is_found() {
+    all_are_found(Worlds::Clusters);
 }
