@@ -25,6 +25,12 @@ macro_rules! bugs {
 }
 
 bugs! {
+    /// The end of a lease is not noticed.
+    LeaseIgnored,
+    /// A lease is renewed from the time of a reply.
+    LeaseFromReply,
+    /// A client in whose place another one was admitted still answers from its cache.
+    FencedReadsCache,
     /// A flush is answered before the dirty blocks are written.
     FlushDoesNotWait,
     /// A flush waits for write-back but does not flush the device.

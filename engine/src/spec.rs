@@ -147,6 +147,8 @@ pub struct UpstreamSpec {
     pub tls: bool,
     /// Whether other clients may claim the export at the same time.
     pub is_shared: bool,
+    /// Whether its sessions have leases: another client may be admitted while this one is stopped.
+    pub is_leased: bool,
 }
 
 /// The cache size of a tenant. Bytes of memory, bookkeeping included.

@@ -36,6 +36,7 @@ pub fn run(input: (u8, bool, Vec<u8>)) {
         description: "d".into(),
         read_only: several,
         identity: several.then_some(7),
+        lease_ms: several.then_some(5000),
     };
     let volumes: Vec<_> = if several { vec![export("a"), export("db")] } else { vec![export("a")] };
     let exports = Exports { volumes: &volumes, shutting_down: false };

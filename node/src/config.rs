@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Address, NbdAddress, Tcp};
 use crate::cluster;
+use crate::gateway;
 use crate::disk_thread;
 use crate::quantity::{QuantityError, Size, Time};
 use crate::reactor;
@@ -55,6 +56,8 @@ pub struct Config {
     pub limits: Limits,
     /// The cluster that the server takes part in, if it does.
     pub cluster: cluster::Options,
+    /// The cluster that it is a gateway to, if it is.
+    pub gateway: gateway::Options,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             log: Log::default(),
             limits: Limits::default(),
             cluster: cluster::Options::default(),
+            gateway: gateway::Options::default(),
         }
     }
 }

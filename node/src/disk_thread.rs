@@ -27,6 +27,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use engine::control::{Command, Report, VolumeSpec};
 use engine::ids::{TenantId, VolumeId};
@@ -45,6 +46,7 @@ use self::uplink::UPLINKS_MAX;
 use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
+use crate::sessions::Lease;
 use crate::upstream::Leg;
 
 /// The configuration of a disk thread.
@@ -200,6 +202,14 @@ impl DiskHandle {
     /// engine has forgotten it.
     pub fn expel(&self) -> impl Future<Output = Result<(), Stopped>> + use<> {
         self.sender.expel()
+    }
+
+    /// Ends a session with a lease and disconnects its client, unless the lease runs: then the answer is for how long.
+    pub fn expel_silent(
+        &self,
+        session: Lease,
+    ) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
+        self.sender.expel_silent(session)
     }
 
     /// The semaphore that limits work on a tenant's connections over TLS.

@@ -15,9 +15,11 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::address::{Listener, TlsMode};
+use crate::cluster::Cluster;
 use crate::control::{Control, Refused, Target};
 use crate::descriptors;
 use crate::disk_thread::{Client, Full, Seat};
+use crate::gateway::Gateway;
 use crate::handshakes::{Handshakes, Ticket};
 use crate::incidents::{self, Incident};
 use crate::peer::Peer;
@@ -45,6 +47,18 @@ pub struct Door {
     pub mode: TlsMode,
     /// Present if `mode` needs it.
     pub tls: Option<Arc<Tls>>,
+    /// The cluster that this server takes part in, which answers gateways.
+    pub cluster: Option<Arc<Cluster>>,
+    /// The gateway to a cluster that this server is, which opens volumes when clients ask for them.
+    pub gateway: Option<Arc<Gateway>>,
+}
+
+#[cfg(test)]
+impl Door {
+    /// That of a server without TLS and cluster.
+    pub fn plain(control: Arc<Control>, handshakes: Arc<Handshakes>, mode: TlsMode) -> Door {
+        Door { control, handshakes, mode, tls: None, cluster: None, gateway: None }
+    }
 }
 
 /// Accepts clients until the process ends, without ever waiting for one of them.
@@ -270,9 +284,18 @@ impl Greeting {
         self.send(socket).await?;
         loop {
             self.receive(socket).await?;
+            self.open_at_gateway().await?;
             let mut offer = self.door.control.offer(&self.peer);
             let consumed = self.handshake.handle(&self.received, offer.exports());
             self.received.drain(..consumed);
+            if let Outcome::Asked { export } = self.handshake.outcome() {
+                let name = offer.exports().volumes[export].name.clone();
+                let target = offer.targets.swap_remove(export);
+                drop(offer);
+                self.answer(&name, &target).await?;
+                self.send(socket).await?;
+                continue;
+            }
             let mut opened = None;
             if let Outcome::Transmission { export, session } = self.handshake.outcome() {
                 let name = offer.exports().volumes[export].name.clone();
@@ -301,13 +324,49 @@ impl Greeting {
         }
     }
 
+    /// Opens the volume that the next option names, if this is a gateway and the volume is one of its cluster.
+    async fn open_at_gateway(&mut self) -> Result<(), Failure> {
+        let Some(gateway) = self.door.gateway.clone() else { return Ok(()) };
+        let name = self.handshake.next_name(&self.received).and_then(|name| std::str::from_utf8(name).ok());
+        let Some(name) = name.and_then(|name| name.parse().ok()) else { return Ok(()) };
+        let opening = tokio::time::timeout_at(self.deadline - ANSWER_TIME, gateway.open(&name));
+        let why = match self.bounded(async { Ok(opening.await) }).await? {
+            Ok(Ok(())) => return Ok(()),
+            // It is refused as everywhere.
+            Ok(Err(error)) if error.is_unknown() => return Ok(()),
+            Ok(Err(why)) => why.to_string(),
+            Err(_) => "the servers of the cluster do not answer in time".into(),
+        };
+        if let Some(more) = incidents::note(Incident::RefusedSession) {
+            warn!(client = %self.peer, "volume '{name}' cannot be opened: {why}{more}");
+        }
+        self.handshake.explain_next(why);
+        Ok(())
+    }
+
+    /// Answers a question about a volume.
+    async fn answer(&mut self, name: &str, target: &Target) -> Result<(), Failure> {
+        let question = self.handshake.question().unwrap_or_default().to_owned();
+        let answer = async {
+            let cluster = self.door.cluster.as_ref().ok_or("this server is in no cluster")?;
+            let name = name.parse().map_err(|_| "no volume has such a name")?;
+            cluster.answer(&name, target, &question).await
+        };
+        let answer = tokio::time::timeout_at(self.deadline - ANSWER_TIME, answer);
+        let answer = self.bounded(async { Ok(answer.await) }).await?;
+        let answer = answer.unwrap_or_else(|_| Err("the answer takes too long".into()));
+        self.handshake.reply_to_question(answer.as_deref().map_err(String::as_str));
+        Ok(())
+    }
+
     /// Reserves everything that a connection needs, or refuses it, before the client is told that transmission begins.
     async fn open(&mut self, name: &str, target: Target, session: Session) -> Result<Option<Opened>, Failure> {
         // First, since an earlier session may have all seats of the volume.
         let lease = self.claim(&target, session).await?;
         let pair = self.encrypted.then(tls::socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
-        let is_outdated = matches!(lease, Err(Refused::Interrupted { .. }));
+        let claim = self.handshake.claim();
+        let is_outdated = lease.as_ref().is_err_and(|refused| refused.is_final(claim));
         let (incident, why) = match (lease, seat, pair) {
             (Ok(lease), Ok(seat), Ok(pair)) => {
                 return Ok(Some(Opened { target, session, seat: Arc::new(seat), lease, pair }));
@@ -330,8 +389,16 @@ impl Greeting {
 
     /// Waits for the session that the client has claimed, if it has claimed one.
     async fn claim(&self, target: &Target, session: Session) -> Result<Result<Option<Lease>, Refused>, Failure> {
-        let Some(claim) = self.handshake.claim() else { return Ok(Ok(None)) };
-        let granted = self.door.control.claim(target, claim, !session.read_only);
+        let control = &self.door.control;
+        let granted = async {
+            match self.handshake.claim() {
+                Some(claim) => control.claim(target, claim, !session.read_only).await,
+                None => control.claim_direct(target).await,
+            }
+        };
+        if self.handshake.claim().is_none() && (target.part.is_none() || session.read_only) {
+            return Ok(Ok(None));
+        }
         let granted = tokio::time::timeout_at(self.deadline - ANSWER_TIME, granted);
         self.bounded(async { Ok(granted.await.unwrap_or(Err(Refused::Late)).map(Some)) }).await
     }
@@ -402,7 +469,7 @@ mod tests {
         let cache = "64MiB".parse().unwrap();
         let config = Config { data: dir.path().join("data"), cache, ..Config::default() };
         let control = Control::open(config).await.unwrap();
-        let door = Door { control, handshakes: Handshakes::new(1, 1), mode: TlsMode::Off, tls: None };
+        let door = Door::plain(control, Handshakes::new(1, 1), TlsMode::Off);
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let server = tokio::spawn(Greeting::new(Peer::local(0), &door).greet(theirs));
         let mut greeting = [0; 18];

@@ -12,6 +12,7 @@ mod descriptors;
 mod disk_thread;
 mod fault;
 mod frames;
+mod gateway;
 mod handshakes;
 mod incidents;
 mod listen;

@@ -22,6 +22,7 @@ use crate::api::{self, Guard, Purpose};
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening, Registry};
+use crate::gateway::{self, Gateway};
 use crate::handshakes::Handshakes;
 use crate::incidents;
 use crate::listen::{self, Door};
@@ -85,6 +86,8 @@ pub struct Serve {
     quiet: bool,
     #[command(flatten)]
     cluster: cluster::Options,
+    #[command(flatten)]
+    gateway: gateway::Options,
 }
 
 impl Serve {
@@ -105,7 +108,13 @@ impl Serve {
         config.log.format = self.log_format.unwrap_or(config.log.format);
         config.log.level = self.log_level.clone().unwrap_or(config.log.level);
         config.cluster = self.cluster.clone().or(config.cluster);
+        config.gateway = self.gateway.clone().or(config.gateway);
         config.cache.check()?;
+        let is_member = config.cluster.settings(config.allow_insecure_remote)?.is_some();
+        anyhow::ensure!(
+            config.gateway.settings()?.is_none() || !is_member,
+            "a server that takes part in a cluster is no gateway: run a process of its own with --gateway"
+        );
         Ok(config)
     }
 
@@ -137,8 +146,13 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let token = config.http_token_file.as_deref().map(read_token).transpose()?;
     let tls = check(&config)?;
     let place = config.cluster.settings(config.allow_insecure_remote)?;
+    let gateway = config.gateway.settings()?;
     let control = Control::open(config).await?;
     let cluster = place.map(|place| Cluster::new(control.clone(), place)).transpose()?;
+    let gateway = match gateway {
+        Some(settings) => Some(Gateway::start(control.clone(), settings).await?),
+        None => None,
+    };
     let config = &control.config;
     let listeners = Listeners::open(config).await?;
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
@@ -151,7 +165,8 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     tokio::spawn(control.clone().start_offloading());
     tokio::spawn(incidents::watch());
     let taking_part = cluster.as_ref().map(|cluster| tokio::spawn(cluster.clone().run()));
-    let sockets = listeners.accept(&control, cluster.as_ref(), tls.as_ref(), &guard);
+    let closing = gateway.as_ref().map(|gateway| tokio::spawn(gateway.clone().run()));
+    let sockets = listeners.accept(&control, cluster.as_ref(), gateway.as_ref(), tls.as_ref(), &guard);
     if announce {
         print_welcome(&control).await;
     }
@@ -171,6 +186,10 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     if let Some(tls) = tls {
         // The last answers of the disks' threads.
         let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
+    }
+    if let (Some(gateway), Some(closing)) = (&gateway, closing) {
+        closing.abort();
+        gateway.leave().await;
     }
     if let (Some(cluster), Some(taking_part)) = (&cluster, taking_part) {
         taking_part.abort();
@@ -242,6 +261,7 @@ impl Listeners {
         self,
         control: &Arc<Control>,
         cluster: Option<&Arc<Cluster>>,
+        gateway: Option<&Arc<Gateway>>,
         tls: Option<&Arc<Tls>>,
         guard: &Guard,
     ) -> Sockets {
@@ -251,7 +271,8 @@ impl Listeners {
             let handshakes = if matches!(listener, Listener::Unix(_)) { &local } else { &remote };
             let (control, handshakes) = (control.clone(), handshakes.clone());
             let tls = tls.cloned().filter(|_| mode != TlsMode::Off);
-            tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
+            let (cluster, gateway) = (cluster.cloned(), gateway.cloned());
+            tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls, cluster, gateway }));
         }
         let router = api::router(control.clone(), cluster.cloned());
         tokio::spawn(api::serve(Listener::Unix(self.api), router, limits.http_connections, Purpose::Own));

@@ -13,12 +13,26 @@
 //!
 //! A session that may only read has nothing to fence. It is not recorded, its epoch is not compared, and it is closed
 //! when a session begins that may write, so that a client that may only read cannot keep others away.
+//!
+//! **Leases.** A session with a lease ends when nothing has arrived of it for [`LEASE`], and not before that, even if
+//! its connections are lost: its client may still answer others from its cache. Only its client can release it before.
+//! After a restart of the server, the client that was admitted last is taken to have a lease since the volume was
+//! opened.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use engine::nbd::Claim;
 use tokio::sync::watch;
+
+/// How long a lease is: a gateway that is stopped for less keeps the volume, and its successor waits no longer. Shorter
+/// than a handshake may take.
+pub const LEASE: Duration = Duration::from_secs(5);
+/// How long it is here: the client's clock may be slower than ours.
+const LEASE_HERE: Duration = Duration::from_millis(LEASE.as_millis() as u64 * 1001 / 1000);
+/// The client of sessions that nobody has claimed: see [`Sessions::enter_direct`]. No claim has such a name.
+pub const DIRECT: &str = "(direct)";
 
 /// A session, as long as one of its leases exists.
 #[derive(Debug)]
@@ -31,25 +45,60 @@ pub struct Session {
     is_recorded: AtomicBool,
     /// Its connections are closed, and no further one begins.
     is_superseded: AtomicBool,
+    begun: Instant,
+    /// Its client uses nothing of the volume any more.
+    is_released: AtomicBool,
+    /// Where it notes its end, if it has a lease that runs on.
+    past: Arc<Mutex<Option<Past>>>,
     /// Dropped at its end.
     end: watch::Sender<()>,
+}
+
+/// The last session with a lease that has ended without being released.
+#[derive(Debug)]
+struct Past {
+    client: String,
+    ended: Instant,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.claim.leased && self.may_write && !self.is_released.load(Ordering::Acquire) {
+            let past = Past { client: self.claim.client.clone(), ended: Instant::now() };
+            *self.past.lock().expect("no one panics while holding it") = Some(past);
+        }
+    }
 }
 
 /// The part of one connection in a session.
 pub type Lease = Arc<Session>;
 
 /// Why a session cannot begin now.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Conflict {
-    /// This client has the volume.
-    InUse(String),
-    /// A session of the same client has this epoch, which is not lower.
-    NotAbove(u64),
+    /// This session has the volume.
+    InUse(Lease),
+    /// The lease of this client runs for so long, though it has no connection.
+    Leased(String, Duration),
+    /// A session of the same client has this epoch, which is not lower than that of the claim.
+    NotAbove { claim: Claim, latest: u64 },
 }
 
 /// The sessions of a volume since it was opened.
-#[derive(Debug, Default)]
-pub struct Sessions(Mutex<Vec<Weak<Session>>>);
+#[derive(Debug)]
+pub struct Sessions {
+    open: Mutex<Vec<Weak<Session>>>,
+    past: Arc<Mutex<Option<Past>>>,
+    /// When the volume was opened, and whether the last client before that is known.
+    since: Instant,
+    knows_last: OnceLock<()>,
+}
+
+impl Default for Sessions {
+    fn default() -> Sessions {
+        Sessions { open: Mutex::default(), past: Arc::default(), since: Instant::now(), knows_last: OnceLock::new() }
+    }
+}
 
 /// A session, for the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,6 +123,30 @@ impl Session {
         self.is_recorded.store(true, Ordering::Release);
     }
 
+    /// A receiver that fails when it has ended.
+    pub fn end(&self) -> watch::Receiver<()> {
+        self.end.subscribe()
+    }
+
+    /// Its lease has ended, or its client has released it.
+    pub fn release(&self) {
+        self.is_released.store(true, Ordering::Release);
+    }
+
+    /// Ends a session with a lease of which nothing has arrived since `heard`, if any connection of it is known.
+    /// Returns for how long its lease still runs, else. The caller closes its connections before anything else happens
+    /// to them.
+    pub fn end_if_silent(&self, heard: Option<Instant>) -> Option<Duration> {
+        let until = heard.unwrap_or(self.begun).max(self.begun) + LEASE_HERE;
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        let left = left.filter(|_| !self.is_released.load(Ordering::Acquire));
+        if left.is_none() {
+            self.release();
+            self.is_superseded.store(true, Ordering::Release);
+        }
+        left
+    }
+
     /// Whether both are of the same client, with the same access.
     fn is_of(&self, claim: &Claim, may_write: bool) -> bool {
         self.claim.client == claim.client && self.may_write == may_write
@@ -87,7 +160,46 @@ impl Session {
 
 impl Sessions {
     fn table(&self) -> MutexGuard<'_, Vec<Weak<Session>>> {
-        self.0.lock().expect("no one panics while holding it")
+        self.open.lock().expect("no one panics while holding it")
+    }
+
+    /// Whether the last client with a lease is unknown, of before the volume was opened.
+    pub fn must_learn_last(&self) -> bool {
+        self.knows_last.get().is_none()
+    }
+
+    /// The client that had a lease when the volume was opened, if one had.
+    pub fn learn_last(&self, client: Option<String>) {
+        if self.knows_last.set(()).is_ok()
+            && let Some(client) = client
+        {
+            let mut past = self.past.lock().expect("no one panics while holding it");
+            past.get_or_insert(Past { client, ended: self.since });
+        }
+    }
+
+    /// For how long another client's lease runs that has no connection.
+    fn leased(&self, claim: &Claim) -> Option<(String, Duration)> {
+        let past = self.past.lock().expect("no one panics while holding it");
+        let past = past.as_ref().filter(|past| past.client != claim.client)?;
+        let left = (past.ended + LEASE_HERE).checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+        Some((past.client.clone(), left))
+    }
+
+    /// A client uses nothing of the volume any more, and has closed its connections.
+    pub fn release(&self, client: &str) {
+        for session in self.table().iter().filter_map(Weak::upgrade).filter(|it| it.claim.client == client) {
+            session.release();
+        }
+        let mut past = self.past.lock().expect("no one panics while holding it");
+        past.take_if(|past| past.client == client);
+    }
+
+    /// A connection of a client that claims nothing: all of them are one session, without a lease. Its epoch is 0: the
+    /// one that is recorded is above all others.
+    pub fn enter_direct(&self) -> Result<Lease, Conflict> {
+        let claim = Claim { client: DIRECT.into(), epoch: 0, after: None, shared: false, leased: false };
+        self.enter(&claim, true)
     }
 
     /// A further connection of an open session, or the first one of a new session.
@@ -98,20 +210,26 @@ impl Sessions {
         let (own, others): (Vec<_>, Vec<_>) = open.into_iter().partition(|session| session.is_of(claim, may_write));
         let holder = others.iter().find(|other| other.may_write && !other.goes_with(claim, may_write));
         if let Some(holder) = holder {
-            return Err(Conflict::InUse(holder.claim.client.clone()));
+            return Err(Conflict::InUse(holder.clone()));
+        }
+        if let Some((client, left)) = self.leased(claim).filter(|_| may_write) {
+            return Err(Conflict::Leased(client, left));
         }
         if let Some(same) = own.iter().find(|session| session.claim == *claim && !session.is_superseded()) {
             return Ok(same.clone());
         }
         let latest = own.iter().map(|session| session.claim.epoch).max();
         if let Some(latest) = latest.filter(|latest| may_write && claim.epoch <= *latest) {
-            return Err(Conflict::NotAbove(latest));
+            return Err(Conflict::NotAbove { claim: claim.clone(), latest });
         }
         let session = Arc::new(Session {
             claim: claim.clone(),
             may_write,
             is_recorded: AtomicBool::new(false),
             is_superseded: AtomicBool::new(false),
+            begun: Instant::now(),
+            is_released: AtomicBool::new(false),
+            past: self.past.clone(),
             end: watch::channel(()).0,
         });
         table.push(Arc::downgrade(&session));
@@ -140,6 +258,7 @@ impl Sessions {
     pub fn shown(&self) -> Option<Shown> {
         let table = self.table();
         let open = table.iter().filter_map(|session| Some((session.strong_count(), session.upgrade()?)));
+        let open = open.filter(|(_, session)| session.claim.client != DIRECT);
         let (connections, session) = open.max_by_key(|(_, session)| session.may_write)?;
         Some(Shown { claim: session.claim.clone(), connections })
     }
@@ -164,7 +283,7 @@ mod tests {
 
     fn in_use(result: Result<Lease, Conflict>) -> String {
         match result {
-            Err(Conflict::InUse(by)) => by,
+            Err(Conflict::InUse(by)) => by.claim.client.clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -197,13 +316,13 @@ mod tests {
         assert!(sessions.supersede(&old).is_empty());
         let new = sessions.enter(&claim("a/5"), true).unwrap();
         for earlier in ["a/3", "a/5/shared"] {
-            assert!(matches!(sessions.enter(&claim(earlier), true), Err(Conflict::NotAbove(5))));
+            assert!(matches!(sessions.enter(&claim(earlier), true), Err(Conflict::NotAbove { latest: 5, .. })));
         }
         assert!(!old.is_superseded() && sessions.enter(&claim("a/4"), true).is_ok(), "epoch 5 may fail to be recorded");
         // Two connections of the new session wait.
         let [ends, of_other] = [(); 2].map(|()| sessions.supersede(&new));
         assert!(old.is_superseded() && !new.is_superseded());
-        assert!(matches!(sessions.enter(&claim("a/4"), true), Err(Conflict::NotAbove(5))));
+        assert!(matches!(sessions.enter(&claim("a/4"), true), Err(Conflict::NotAbove { latest: 5, .. })));
         drop(old);
         assert!(!have_ended(ends.clone()));
         drop(twin);
@@ -226,6 +345,70 @@ mod tests {
         assert!(b.is_superseded() && !a.is_superseded());
         drop(a);
         assert_eq!(in_use(sessions.enter(&claim("c/1"), true)), "b");
+    }
+
+    #[test]
+    fn a_lease_runs_on_after_the_last_connection_unless_it_is_released() {
+        let sessions = Sessions::default();
+        let leased = |result: Result<Lease, Conflict>| match result {
+            Err(Conflict::Leased(by, left)) if left <= LEASE_HERE => by,
+            other => panic!("{other:?}"),
+        };
+        drop(sessions.enter(&claim("a/1/lease"), true).unwrap());
+        assert_eq!(leased(sessions.enter(&claim("b/2/lease"), true)), "a");
+        assert_eq!(leased(sessions.enter_direct()), "a");
+        assert!(sessions.enter(&claim("b/1"), false).is_ok(), "a reader disturbs nobody");
+        drop(sessions.enter(&claim("a/3/lease"), true).unwrap());
+        sessions.release("b");
+        assert_eq!(leased(sessions.enter(&claim("b/4/lease"), true)), "a");
+        sessions.release("a");
+        let left_open = sessions.enter(&claim("a/3/lease"), true).unwrap();
+        sessions.release("a");
+        assert!(left_open.end_if_silent(Some(Instant::now())).is_none(), "its connections are not closed yet");
+        drop(left_open);
+        let held = sessions.enter(&claim("b/4/lease"), true).unwrap();
+        assert!(held.end_if_silent(None).is_some(), "it has just begun");
+        let long_ago = Instant::now().checked_sub(LEASE * 2).unwrap();
+        assert!(held.end_if_silent(Some(Instant::now())).is_some() && !held.is_superseded());
+        let held = Arc::new(session_of(&sessions, "c/5/lease", long_ago));
+        assert!(held.end_if_silent(Some(Instant::now())).is_some() && !held.is_superseded());
+        assert!(held.end_if_silent(Some(long_ago)).is_none() && held.is_superseded());
+        sessions.release("b");
+        drop(held);
+        assert!(sessions.past.lock().unwrap().is_none(), "its lease has ended");
+    }
+
+    fn session_of(sessions: &Sessions, text: &str, begun: Instant) -> Session {
+        Session {
+            claim: claim(text),
+            may_write: true,
+            is_recorded: AtomicBool::new(true),
+            is_superseded: AtomicBool::new(false),
+            begun,
+            is_released: AtomicBool::new(false),
+            past: sessions.past.clone(),
+            end: watch::channel(()).0,
+        }
+    }
+
+    #[test]
+    fn the_client_of_an_earlier_process_has_its_lease_from_then_on() {
+        let sessions = Sessions::default();
+        assert!(sessions.must_learn_last());
+        sessions.learn_last(Some("a".into()));
+        assert!(!sessions.must_learn_last() && sessions.enter(&claim("b/1/lease"), true).is_err());
+        sessions.enter(&claim("a/2/lease"), true).unwrap();
+    }
+
+    #[test]
+    fn clients_that_claim_nothing_are_one_session() {
+        let sessions = Sessions::default();
+        let one = sessions.enter_direct().unwrap();
+        assert!(Arc::ptr_eq(&one, &sessions.enter_direct().unwrap()));
+        assert_eq!(in_use(sessions.enter(&claim("b/1/lease"), true)), DIRECT);
+        drop(one);
+        let _held = sessions.enter(&claim("b/1/lease"), true).unwrap();
+        assert_eq!(in_use(sessions.enter_direct()), "b");
     }
 
     #[test]

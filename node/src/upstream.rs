@@ -290,19 +290,33 @@ async fn shake(
     }
 }
 
+/// Asks a server of ours something about an export, which is not opened; nothing if it is none of ours.
+pub async fn ask(target: &Target, question: &str) -> Result<Vec<u8>, DialError> {
+    let (question, form) = (Some(question.to_owned()), Form::Structured);
+    let opening = inquire(target, Wanted { question, form, info: true, ..Wanted::default() }).await?;
+    Ok(opening.answer().unwrap_or_default().to_vec())
+}
+
 /// Asks a server for the form of an export, without opening it or claiming a session. One of ours also tells which
 /// volume it is.
 pub async fn probe(target: &Target) -> Result<Opened, DialError> {
+    let claim = Claim { client: PROBE.into(), epoch: 0, after: None, shared: false, leased: false };
+    let wanted = Wanted { form: Form::Extended, session: Some(claim), info: true, ..Wanted::default() };
+    let opening = inquire(target, wanted).await?;
+    Ok(opening.opened().expect("an export that was described"))
+}
+
+/// A handshake that opens nothing.
+async fn inquire(target: &Target, wanted: Wanted) -> Result<Opening, DialError> {
     let Encrypted { socket, broken } = connect(target, &Arc::new(Semaphore::new(tls::threads_per_tenant()))).await?;
     let mut stream = attached(target, socket).map_err(|error| target.failed(error))?;
-    let claim = Claim { client: PROBE.into(), epoch: 0, after: None, shared: false };
-    let name = target.uri.name.clone();
-    let wanted = Wanted { name, form: Form::Extended, session: Some(claim), info: true, ..Wanted::default() };
+    let wanted = Wanted { name: target.uri.name.clone(), ..wanted };
     let mut opening = if target.tls.is_some() { Opening::encrypted(wanted) } else { Opening::new(wanted) };
-    let shaken = shake(target, &mut stream, &mut opening, |opening| opening.opened().is_some());
+    let is_told = |opening: &Opening| opening.opened().is_some() || opening.answer().is_some();
+    let shaken = shake(target, &mut stream, &mut opening, is_told);
     let shaken = timeout(CONNECT_TIMEOUT, shaken).await;
     match shaken.unwrap_or_else(|_| Err(DialError::Timeout(Box::new(target.uri.clone())))) {
-        Ok(()) => Ok(opening.opened().expect("just seen")),
+        Ok(()) => Ok(opening),
         Err(error) => Err(broken.get().map_or(error, |broken| target.not_encrypted(broken.clone()))),
     }
 }

@@ -108,6 +108,7 @@ impl World {
         let offered = volumes.filter_map(|(at, volume)| {
             let grant = volume.access.grant(client)?;
             let export = Export {
+                lease_ms: None,
                 name: format!("v{at}"),
                 size: volume.size,
                 rotational: at % 2 == 1,

@@ -5,7 +5,9 @@
 //!   client   aerogel:session=gateway-7/42 ──►   a name, and an epoch above all earlier ones of this client
 //!            aerogel:session=…/42/after=41 ──►  the same, continuing the session of this epoch
 //!            aerogel:session=…/42/shared ──►    the same, beside shared sessions of other clients
+//!            aerogel:session=…/42/lease ──►     the same, with a lease
 //!   server   ◄── aerogel:volume=<32 digits>     the volume that has the name of the export
+//!            ◄── aerogel:lease=5000             how long the lease is, in ms
 //! ```
 //!
 //! Before the server answers GO, it has recorded the epoch, closed the sessions of earlier epochs, and waited until
@@ -15,15 +17,26 @@
 //! A client that continues a session has content of the export in its cache, perhaps newer than the server's. If
 //! another client was admitted meanwhile, that content is outdated: the server answers GO with ERR_INVALID, and the
 //! client must not write it.
+//!
+//! A session without a lease lasts as long as its connections. One with a lease lasts until no request of it has
+//! arrived for that time, whether or not its connections are open. So another client can be admitted while the first
+//! one is stopped, and the first one knows when: it uses nothing of the export, not even its cache, from the end of the
+//! lease on, counted from the time at which it sent the latest request that was answered. Epochs of sessions with
+//! leases are compared across clients: somebody issues them for all clients.
 
 use std::fmt;
 
 const QUERY: &str = "aerogel:session=";
 /// The end of a query for a shared session.
 const SHARED: &str = "/shared";
+/// The end of a query for a session with a lease.
+const LEASED: &str = "/lease";
 /// What precedes the epoch of the session that a query continues.
 const AFTER: &str = "/after=";
 const CONTEXT: &str = "aerogel:volume=";
+const LEASE: &str = "aerogel:lease=";
+/// Leases that a client accepts, ms. A shorter one could not be renewed in time, a longer one is not meant.
+const LEASES_MS: std::ops::RangeInclusive<u64> = 100..=600_000;
 /// The longest name of a client, bytes.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -38,12 +51,15 @@ pub struct Claim {
     pub after: Option<u64>,
     /// Other clients may have shared sessions at the same time.
     pub shared: bool,
+    /// It is to have a lease.
+    pub leased: bool,
 }
 
 impl Claim {
     /// Reads a query of SET_META_CONTEXT.
     pub fn parse(query: &[u8]) -> Option<Claim> {
         let (client, rest) = std::str::from_utf8(query).ok()?.strip_prefix(QUERY)?.split_once('/')?;
+        let (rest, leased) = rest.strip_suffix(LEASED).map_or((rest, false), |rest| (rest, true));
         let (epoch, shared) = rest.strip_suffix(SHARED).map_or((rest, false), |epoch| (epoch, true));
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let is_name = (1..=NAME_BYTES_MAX).contains(&client.len()) && client.bytes().all(is_letter);
@@ -52,7 +68,8 @@ impl Claim {
             Some((epoch, after)) => (number(epoch)?, Some(number(after)?)),
             None => (number(epoch)?, None),
         };
-        is_name.then(|| Claim { client: client.into(), epoch, after, shared })
+        // A shared session excludes nobody, so it needs no lease.
+        (is_name && !(shared && leased)).then(|| Claim { client: client.into(), epoch, after, shared, leased })
     }
 }
 
@@ -60,7 +77,8 @@ impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{QUERY}{}/{}", self.client, self.epoch)?;
         self.after.map_or(Ok(()), |after| write!(f, "{AFTER}{after}"))?;
-        f.write_str(if self.shared { SHARED } else { "" })
+        f.write_str(if self.shared { SHARED } else { "" })?;
+        f.write_str(if self.leased { LEASED } else { "" })
     }
 }
 
@@ -76,15 +94,33 @@ pub(super) fn volume(context: &[u8]) -> Option<u128> {
     is_hex.then(|| u128::from_str_radix(digits, 16).expect("32 digits"))
 }
 
+/// The name of the context that grants a lease of so long.
+pub(super) fn lease_context(lease_ms: u64) -> String {
+    format!("{LEASE}{lease_ms}")
+}
+
+/// The lease of such a context.
+pub(super) fn lease_ms(context: &[u8]) -> Option<u64> {
+    let ms = std::str::from_utf8(context).ok()?.strip_prefix(LEASE)?.parse().ok()?;
+    LEASES_MS.contains(&ms).then_some(ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn queries_and_contexts_come_back() {
-        for (after, shared) in [(None, false), (None, true), (Some(7), false), (Some(7), true)] {
-            let claim = Claim { client: "gateway-7.b_c".into(), epoch: u64::MAX, after, shared };
-            assert_eq!(Claim::parse(claim.to_string().as_bytes()), Some(claim));
+        for (shared, leased) in [(false, false), (true, false), (false, true)] {
+            for after in [None, Some(7)] {
+                let claim = Claim { client: "gateway-7.b_c".into(), epoch: u64::MAX, after, shared, leased };
+                assert_eq!(Claim::parse(claim.to_string().as_bytes()), Some(claim));
+            }
+        }
+        assert_eq!(Claim::parse(b"aerogel:session=a/1/shared/lease"), None);
+        assert_eq!(lease_ms(lease_context(5000).as_bytes()), Some(5000));
+        for lease in ["99", "600001", "", "-1", "x"] {
+            assert_eq!(lease_ms(format!("aerogel:lease={lease}").as_bytes()), None, "{lease}");
         }
         for query in ["aerogel:session=", "aerogel:session=a", "aerogel:session=/1", "aerogel:session=a/", "x:y"] {
             assert_eq!(Claim::parse(query.as_bytes()), None, "{query}");

@@ -102,6 +102,12 @@ pub enum Outcome {
         /// The negotiated session.
         session: Session,
     },
+    /// The client asks the driver something about `exports.volumes[export]`: see [`Handshake::question`]. Call
+    /// [`Handshake::reply_to_question`].
+    Asked {
+        /// Index into the exports of the same call.
+        export: usize,
+    },
     /// Ended: send the outgoing bytes, then close.
     Closed,
 }
@@ -138,6 +144,10 @@ pub struct Handshake {
     begun: Option<(u32, usize)>,
     /// See [`Handshake::take_unknown`].
     unknown: Option<Vec<u8>>,
+    /// See [`Handshake::question`].
+    question: Option<String>,
+    /// See [`Handshake::explain_next`].
+    explained: Option<String>,
 }
 
 impl Default for Handshake {
@@ -172,6 +182,8 @@ impl Handshake {
             ending: None,
             begun: None,
             unknown: None,
+            question: None,
+            explained: None,
         }
     }
 
@@ -209,6 +221,25 @@ impl Handshake {
                 }
             },
         }
+    }
+
+    /// The export that the option at the beginning of `input` names, if all of it is there.
+    pub fn next_name<'a>(&self, input: &'a [u8]) -> Option<&'a [u8]> {
+        let header: &[u8; OPTION_HEADER_BYTES] = input.first_chunk().filter(|_| self.state == State::Option)?;
+        let option = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+        let len = u32::from_be_bytes([header[12], header[13], header[14], header[15]]) as usize;
+        let data = input[OPTION_HEADER_BYTES..].get(..len).filter(|_| len <= OPTION_BYTES_MAX && !self.needs_tls())?;
+        match option {
+            option::EXPORT_NAME => Some(data),
+            option::INFO | option::GO => parse_info(data).map(|(name, _)| name),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => parse_queries(data).map(|(name, _)| name),
+            _ => None,
+        }
+    }
+
+    /// Why the export that the next option names cannot be opened although it exists.
+    pub fn explain_next(&mut self, why: String) {
+        self.explained = Some(why);
     }
 
     /// The transport is TLS from now on: forgets everything that was negotiated in plaintext. Only after
@@ -253,6 +284,29 @@ impl Handshake {
     /// it sends the answer that begins transmission, or refuses.
     pub fn claim(&self) -> Option<&Claim> {
         self.claimed.as_ref().map(|(_, claim)| claim)
+    }
+
+    /// What the client asks, while the outcome is [`Outcome::Asked`]: the rest of a query that begins with
+    /// [`wire::QUESTION`].
+    pub fn question(&self) -> Option<&str> {
+        self.question.as_deref()
+    }
+
+    /// Answers the question, or refuses to, for this reason. Negotiation continues.
+    pub fn reply_to_question(&mut self, answer: Result<&str, &str>) {
+        assert!(self.question.take().is_some(), "only what was asked is answered");
+        self.outcome = Outcome::Negotiating;
+        let option = option::LIST_META_CONTEXT;
+        match answer {
+            Ok(answer) => {
+                for piece in answer.as_bytes().chunks(wire::STRING_BYTES_MAX - wire::QUESTION.len()) {
+                    let data = [&0u32.to_be_bytes()[..], wire::QUESTION.as_bytes(), piece].concat();
+                    self.reply(option, reply::META_CONTEXT, &data);
+                }
+                self.reply(option, reply::ACK, &[]);
+            }
+            Err(why) => self.error(option, reply::ERR_POLICY, why),
+        }
     }
 
     /// Why the handshake ended, if the outcome is [`Outcome::Closed`].
@@ -451,7 +505,10 @@ impl Handshake {
             Ok(at) => at,
             Err(why) => {
                 self.unknown = Some(name.to_vec());
-                return self.error(option, reply::ERR_UNKNOWN, &why);
+                return match self.explained.take() {
+                    Some(why) => self.error(option, reply::ERR_POLICY, &why),
+                    None => self.error(option, reply::ERR_UNKNOWN, &why),
+                };
             }
         };
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
@@ -492,10 +549,22 @@ impl Handshake {
         if !self.form.is_structured() {
             return self.error(option, reply::ERR_INVALID, "structured replies come first");
         }
-        let export = match exports.find(name) {
-            Ok(at) => &exports.volumes[at],
-            Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
+        let at = match exports.find(name) {
+            Ok(at) => at,
+            Err(why) => match self.explained.take() {
+                Some(why) => return self.error(option, reply::ERR_POLICY, &why),
+                None => return self.error(option, reply::ERR_UNKNOWN, &why),
+            },
         };
+        let export = &exports.volumes[at];
+        let is_question = |query: &&[u8]| query.starts_with(wire::QUESTION.as_bytes());
+        if let (false, true, Some(query)) = (set, export.identity.is_some(), queries.iter().find(|it| is_question(it)))
+            && let Ok(question) = std::str::from_utf8(&query[wire::QUESTION.len()..])
+        {
+            self.question = Some(question.to_owned());
+            self.outcome = Outcome::Asked { export: at };
+            return;
+        }
         let all = !set && queries.is_empty();
         let selected = CONTEXTS.map(|(context, id)| {
             // To list, the name of a namespace is enough.
@@ -516,6 +585,10 @@ impl Handshake {
         {
             let data = [&wire::SESSION_ID.to_be_bytes()[..], claim::context(volume).as_bytes()].concat();
             self.reply(option, reply::META_CONTEXT, &data);
+            if let Some(lease_ms) = export.lease_ms.filter(|_| claim.leased) {
+                let data = [&wire::LEASE_ID.to_be_bytes()[..], claim::lease_context(lease_ms).as_bytes()].concat();
+                self.reply(option, reply::META_CONTEXT, &data);
+            }
             self.claimed = Some((name.to_vec(), claim));
         }
         self.reply(option, reply::ACK, &[]);

@@ -18,6 +18,8 @@ const GREETING_BYTES: usize = 18;
 const REPLY_HEADER_BYTES: usize = 20;
 /// The longest accepted option reply: a name or a text of the maximum length, with room for other fields.
 const REPLY_BYTES_MAX: usize = 2 * wire::STRING_BYTES_MAX;
+/// The longest answer to a question.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Replies before transmission: a server that sends more does not come to an end.
 const REPLIES_MAX: u32 = 1024;
 
@@ -38,6 +40,8 @@ pub struct Wanted {
     pub tls: bool,
     /// Only to be told of the export (INFO): it is not opened, and a session is not claimed.
     pub info: bool,
+    /// Only to ask a server of ours something about the export: see [`wire::QUESTION`]. It is not opened.
+    pub question: Option<String>,
 }
 
 /// An export that was opened. By default an empty one, with the smallest unit that the protocol has.
@@ -55,6 +59,8 @@ pub struct Opened {
     pub load: Option<u32>,
     /// The volume, if the server has granted the session.
     pub volume: Option<u128>,
+    /// How long the session's lease is, ms, if it has one.
+    pub lease_ms: Option<u64>,
     /// Offsets and lengths are multiples of this, bytes.
     pub block_bytes_min: u32,
     /// The longest payload, bytes.
@@ -70,6 +76,7 @@ impl Default for Opened {
             base_allocation: None,
             load: None,
             volume: None,
+            lease_ms: None,
             block_bytes_min: 1,
             payload_bytes_max: wire::PAYLOAD_BYTES_MAX,
         }
@@ -136,10 +143,12 @@ pub struct Opening {
     context: Option<u32>,
     load: Option<u32>,
     volume: Option<u128>,
+    lease_ms: Option<u64>,
     /// Size and flags of the export.
     export: Option<(u64, u16)>,
     block_bytes_min: u32,
     payload_bytes_max: Option<u32>,
+    answer: Vec<u8>,
 }
 
 impl Opening {
@@ -154,9 +163,11 @@ impl Opening {
             context: None,
             load: None,
             volume: None,
+            lease_ms: None,
             export: None,
             block_bytes_min: 1,
             payload_bytes_max: None,
+            answer: Vec::new(),
         }
     }
 
@@ -199,9 +210,15 @@ impl Opening {
             base_allocation: self.context,
             load: self.load,
             volume: self.volume,
+            lease_ms: self.lease_ms,
             block_bytes_min: self.block_bytes_min,
             payload_bytes_max: self.payload_bytes_max.map_or(wire::PAYLOAD_BYTES_MAX, |bytes| bytes.min(most)),
         })
+    }
+
+    /// The answer to the question, once it is complete.
+    pub fn answer(&self) -> Option<&[u8]> {
+        (self.state == State::Opened && self.wanted.question.is_some()).then_some(&self.answer)
     }
 
     /// Whether the caller starts TLS now.
@@ -274,6 +291,15 @@ impl Opening {
                 self.ask_context();
             }
             (option::STRUCTURED_REPLY, kind) if is_error(kind) => self.ask_context(),
+            (option::LIST_META_CONTEXT, reply::META_CONTEXT) => {
+                let piece = data.get(size_of::<u32>()..).and_then(|name| name.strip_prefix(wire::QUESTION.as_bytes()));
+                self.answer.extend_from_slice(piece.ok_or(Unopened::Broken("a context that was not asked for"))?);
+                if self.answer.len() > ANSWER_BYTES_MAX {
+                    return Err(Unopened::Broken("it is too long"));
+                }
+            }
+            (option::LIST_META_CONTEXT, reply::ACK) => self.state = State::Opened,
+            (option::LIST_META_CONTEXT, kind) if is_error(kind) => return Err(self.refused(kind, data)),
             (option::SET_META_CONTEXT, reply::META_CONTEXT) => {
                 let Some((id, name)) = data.split_first_chunk() else {
                     return Err(Unopened::Broken("a context without a number"));
@@ -284,6 +310,8 @@ impl Opening {
                     _ => {}
                 }
                 self.volume = claim::volume(name).filter(|_| self.wanted.session.is_some()).or(self.volume);
+                let is_leased = self.wanted.session.as_ref().is_some_and(|claim| claim.leased);
+                self.lease_ms = claim::lease_ms(name).filter(|_| is_leased).or(self.lease_ms);
             }
             // Nor is it there for GO; if it appears meanwhile, it would be opened without the session.
             (option::SET_META_CONTEXT, reply::ERR_UNKNOWN) => return Err(self.refused(kind, data)),
@@ -349,6 +377,10 @@ impl Opening {
     }
 
     fn ask_context(&mut self) {
+        if let (Some(question), true) = (&self.wanted.question, self.form.is_structured()) {
+            let (query, name) = (counted(&format!("{}{question}", wire::QUESTION)), counted(&self.wanted.name));
+            return self.ask(option::LIST_META_CONTEXT, &[name, 1u32.to_be_bytes().to_vec(), query].concat());
+        }
         let session = self.wanted.session.as_ref().map(Claim::to_string);
         let status = self.wanted.base_allocation.then(|| wire::BASE_ALLOCATION.to_owned());
         let load = self.wanted.load.then(|| wire::LOAD.to_owned());

@@ -137,6 +137,11 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 pub const BASE_ALLOCATION_ID: u32 = 1;
 /// The number of the context that grants a session. No reply has it.
 pub const SESSION_ID: u32 = 2;
+/// The number of the context that grants a lease. No reply has it.
+pub const LEASE_ID: u32 = 4;
+/// What questions to the driver begin with: queries of LIST_META_CONTEXT, answered by contexts that begin with it, too,
+/// and whose rests, in order, are the answer. Ours alone.
+pub const QUESTION: &str = "aerogel:ask/";
 /// The metadata context of the load of the export's disk: one extent, whose flags are the number of requests that the
 /// disk does not keep up with, of other tenants than the export's own. Ours alone.
 pub const LOAD: &str = "aerogel:load";

@@ -138,6 +138,21 @@ impl Route {
         is_much && !self.upstreams(volume).any(Upstream::is_flushing)
     }
 
+    /// Whether a lease has ended of a server that has a part of this range: see [`Upstream::is_lapsed`].
+    pub(crate) fn is_lapsed(&self, now: Nanos, volume: VolumeId, start: u64, end: u64) -> bool {
+        match self.stripes.get(volume) {
+            Some(stripes) => stripes
+                .parts(start, end)
+                .any(|(leg, from, to)| from < to && self.upstreams[stripes.legs[leg]].upstream.is_lapsed(now)),
+            None => self.upstreams.get(volume).is_some_and(|leg| leg.upstream.is_lapsed(now)),
+        }
+    }
+
+    /// How long requests of a volume wait for its servers.
+    pub(crate) fn deadline_ns(&self, volume: VolumeId) -> Nanos {
+        self.upstreams.get(volume).map_or(0, |leg| leg.upstream.deadline_ns())
+    }
+
     /// Whether the volume may submit zeroing requests: see [`Upstream::may_zero`].
     pub(crate) fn may_zero(&self, volume: VolumeId) -> bool {
         self.upstreams(volume).all(Upstream::may_zero)

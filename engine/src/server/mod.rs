@@ -197,6 +197,7 @@ impl Server {
                 Timer::Stalls => front.disconnect_stalled(volumes),
                 Timer::Frames => self.move_frames(),
                 Timer::Ceilings => volumes.release_due(),
+                Timer::Leases => volumes.fail_lapsed(),
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::errno::Errno;
 use crate::nbd::wire::{export_flag, reply};
 use crate::nbd::{Asked, Claim, Form, Kind, Opened, Opening, Part, Replies, Unopened, Wanted};
 use crate::stream::Stream;
-use crate::units::BLOCK;
+use crate::units::{BLOCK, Nanos};
 
 /// Parts of replies that one event handles: the driver sends the rest of the bytes with the next one.
 const PARTS_MAX: usize = 16;
@@ -80,6 +80,7 @@ impl Upstream {
             epoch: self.epoch,
             after: self.continues(),
             shared: self.settings.is_shared,
+            leased: self.settings.is_leased,
         };
         let wanted = Wanted {
             name: self.settings.name.clone(),
@@ -90,6 +91,9 @@ impl Upstream {
         };
         let at = link.0 as usize;
         if matches!(self.links[at].state, State::Connecting) {
+            if at == 0 {
+                self.claimed_at = self.now;
+            }
             let opening = if self.settings.tls { Opening::encrypted(wanted) } else { Opening::new(wanted) };
             self.links[at].state = State::Handshake(Box::new(opening));
             // With TLS, the client speaks first.
@@ -143,7 +147,9 @@ impl Upstream {
 
     fn refused(&mut self, at: usize, why: Unopened) {
         match why {
-            Unopened::Refused { kind: reply::ERR_INVALID, .. } if self.continues().is_some() => {
+            Unopened::Refused { kind: reply::ERR_INVALID, .. }
+                if self.continues().is_some() || self.settings.is_leased =>
+            {
                 self.go_offline(Mismatch::Interrupted);
             }
             // The server has no room for so many connections. Nothing was sent, so the session can do with fewer.
@@ -175,6 +181,9 @@ impl Upstream {
         }
         if at == 0 {
             self.export = Some(opened);
+            if let Some(lease_ms) = opened.lease_ms.filter(|_| self.settings.is_leased) {
+                self.lease.begin(self.claimed_at, lease_ms);
+            }
             // The first one may have waited for the end of an earlier session.
             self.phase = Phase::Opening(self.now + OPENING_NS_MAX);
             if opened.has(export_flag::CAN_MULTI_CONN) {
@@ -234,8 +243,13 @@ impl Upstream {
     fn part(&mut self, at: usize, cookie: u64, part: Part) -> Result<(), Loss> {
         if cookie == LOAD_COOKIE {
             match part {
+                // It was asked for the lease only.
+                Part::Load(_) if self.settings.is_leased => {}
                 Part::Load(load) => self.actions.push_back(Action::Load(Some(load.min(LOAD_MAX) as u32))),
-                Part::Done => self.is_asking = false,
+                Part::Done => {
+                    self.is_asking = false;
+                    self.renew(self.lease.asked_at);
+                }
                 Part::Data { .. } | Part::Hole { .. } | Part::Extent { .. } | Part::Error(_) => {}
             }
             return Ok(());
@@ -265,6 +279,11 @@ impl Upstream {
             Part::Done => return self.answered(cookie),
         }
         Ok(())
+    }
+
+    /// A request that was sent at this time was answered.
+    pub(super) fn renew(&mut self, sent_at: Nanos) {
+        self.lease.renew(if planted!(LeaseFromReply) { self.now } else { sent_at });
     }
 
     /// Data was stored where it belongs.

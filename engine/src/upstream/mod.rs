@@ -30,8 +30,13 @@
 //! server cannot promise that: the next session begins only when the server has ended each connection of the last one
 //! ([`Event::Ended`]). Until then requests wait, and fail at their deadline.
 //!
+//! **Leases.** A session may have one (`lease.rs`). From its end on, the owner uses nothing of the export
+//! ([`Upstream::is_lapsed`]), until there is a session again; if another client was admitted meanwhile, the export is
+//! offline.
+//!
 //! Downside: a request behind one that must wait also waits, even if it overlaps nothing.
 
+mod lease;
 mod link;
 mod requests;
 #[cfg(test)]
@@ -49,6 +54,7 @@ use crate::nbd::{Asked, Broken, Head, Kind, Opened, RawHeader, Unopened};
 use crate::spec::UpstreamSpec;
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+use lease::Lease;
 use link::{Link, State};
 use requests::Requests;
 use zeroed::Zeroed;
@@ -127,6 +133,9 @@ pub enum Loss {
     /// A request, or the handshake, was not answered in time.
     #[error("the server does not answer")]
     Silent,
+    /// The lease has ended: the server has not answered for so long, or this process was stopped.
+    #[error("its lease has ended")]
+    Lease,
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Shutdown,
@@ -195,6 +204,9 @@ pub enum Mismatch {
     /// Without flush, nothing can be promised.
     #[error("the server cannot flush")]
     NoFlush,
+    /// A lease was wanted.
+    #[error("the server grants no leases: it is of an earlier release")]
+    NoLease,
 }
 
 /// The state of an upstream.
@@ -258,6 +270,10 @@ pub struct Upstream {
     unflushed_bytes: u64,
     /// What an earlier process wrote may not be durable.
     inherits: bool,
+    /// The lease of the session, if there are leases.
+    lease: Lease,
+    /// When the session was claimed.
+    claimed_at: Nanos,
     /// The load was asked for, on the first connection, and the server has not answered.
     is_asking: bool,
     /// The server was told on the first connection that these bytes are going to be read, and has not answered: by
@@ -292,6 +308,8 @@ impl Upstream {
             covered_bytes: 0,
             unflushed_bytes: 0,
             inherits: true,
+            lease: Lease::default(),
+            claimed_at: 0,
             is_asking: false,
             hints: [None; HINTS_MAX],
             taken: 0,
@@ -339,7 +357,7 @@ impl Upstream {
         if export.load.is_none() {
             self.actions.push_back(Action::Load(None));
         } else {
-            self.is_asking = true;
+            (self.is_asking, self.lease.asked_at) = (true, self.now);
             let asked = RawHeader::new(export.form, command::BLOCK_STATUS, flag::REQ_ONE, LOAD_COOKIE, 0, BLOCK);
             self.push(0, Head::from(asked));
         }
@@ -393,8 +411,26 @@ impl Upstream {
             Phase::Waiting(until) | Phase::Opening(until) => Some(until),
             Phase::Replaying | Phase::Open | Phase::Closing | Phase::Offline => None,
         };
+        let lease = self.settings.is_leased.then(|| self.lease_due()).flatten();
         // Requests of connections that are being closed fail when the connections are.
-        [deadline.filter(|&at| at > self.now || self.may_fail()), retry].into_iter().flatten().min()
+        [deadline.filter(|&at| at > self.now || self.may_fail()), retry, lease].into_iter().flatten().min()
+    }
+
+    /// When the lease has to be renewed, or is lost because it was not.
+    fn lease_due(&self) -> Option<Nanos> {
+        let at = if self.is_asking { self.lease.until() } else { self.lease.due_at() };
+        (self.phase == Phase::Open).then_some(at)
+    }
+
+    /// Whether another client may have been admitted: nothing of the export may be used, not even what is cached,
+    /// unless a session begins that continues the last one.
+    pub(crate) fn is_lapsed(&self, now: Nanos) -> bool {
+        self.settings.is_leased && now >= self.lease.until() && !planted!(LeaseIgnored)
+    }
+
+    /// How long requests wait for the server.
+    pub(crate) fn deadline_ns(&self) -> Nanos {
+        self.settings.deadline_ns
     }
 
     /// The outgoing bytes of a connection, in order.
@@ -475,6 +511,8 @@ impl Upstream {
         match self.phase {
             Phase::Waiting(until) if until <= self.now => self.open_session(),
             Phase::Opening(until) if until <= self.now => self.lose_session(Some(Loss::Silent)),
+            Phase::Open if self.is_lapsed(self.now) => self.lose_session(Some(Loss::Lease)),
+            Phase::Open if self.settings.is_leased && self.lease.due_at() <= self.now => self.ask_load(),
             _ => {}
         }
         self.expire();
@@ -599,6 +637,8 @@ impl Upstream {
             Err(Mismatch::Size { before: first.size, now: opened.size })
         } else if before != now {
             Err(Mismatch::Flags { before, now })
+        } else if self.settings.is_leased && (opened.lease_ms.is_none() || opened.load.is_none()) {
+            Err(Mismatch::NoLease)
         } else if opened.volume != first.volume && !planted!(IdentityNotChecked) {
             Err(Mismatch::Volume)
         } else {

@@ -405,10 +405,11 @@ impl Upstream {
         let link = &mut self.links[slot.link];
         link.outstanding -= 1;
         link.reading -= if slot.kind() == Kind::Read { slot.part } else { 0 };
-        let took_ns = self.now - slot.sent_at;
+        let (took_ns, sent_at) = (self.now - slot.sent_at, slot.sent_at);
         self.round_trip_ns =
             if self.round_trip_ns == 0 { took_ns } else { self.round_trip_ns - self.round_trip_ns / 8 + took_ns / 8 };
         self.requests.sent.retain(|&(of, _)| of != cookie);
+        self.renew(sent_at);
         let slot = &mut self.requests.slots[id];
         if slot.error.is_none() {
             slot.done = end;

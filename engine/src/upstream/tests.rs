@@ -74,6 +74,7 @@ impl Rig {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         };
         Rig {
             upstream: Upstream::new(0, settings),

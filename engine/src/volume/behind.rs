@@ -131,6 +131,7 @@ mod tests {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         };
         rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(there, far, 4 * REQUEST_BYTES) });
         rig.attach(conn, there);

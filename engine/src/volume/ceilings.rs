@@ -234,6 +234,7 @@ impl Volumes {
     pub(crate) fn drain(&mut self, token: u64) {
         self.draining = Some(token);
         (0..self.throttles.past()).for_each(|tenant| self.put_off(Todo::Held(TenantId(tenant))));
+        self.fail_lapsed();
     }
 
     /// Releases requests of a tenant, the oldest first, as far as the ceilings allow it.

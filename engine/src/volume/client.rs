@@ -25,7 +25,7 @@ pub(crate) const ANSWER_UNITS: u32 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inbound {
     Header,
-    /// A write is held back by the ceilings of its tenant.
+    /// A write is held back by the ceilings of its tenant, or waits for a lease.
     Held,
     /// A piece of a write waits for frames, or behind other pieces that do.
     Reserving {
@@ -199,8 +199,11 @@ impl Volumes {
         self.effects.push(Effect::Recheck(conn));
     }
 
-    /// A request that is not refused, and that no ceiling holds back, begins.
+    /// A request that is not refused, and that no ceiling holds back, begins, unless a lease has ended.
     pub(crate) fn start(&mut self, request: u32) {
+        if self.is_stopped_by_lease(request) {
+            return;
+        }
         let Request { volume, kind, flags, .. } = self.requests[request];
         match kind {
             Kind::Read => self.read_arrived(request),
@@ -257,7 +260,7 @@ impl Volumes {
     }
 
     /// Answers with an error, after `payload` bytes were read and discarded.
-    fn refuse(&mut self, request: u32, error: Errno, payload: u64) {
+    pub(super) fn refuse(&mut self, request: u32, error: Errno, payload: u64) {
         let state = &mut self.requests[request];
         state.error = Some(error);
         state.next = state.end;
@@ -397,6 +400,7 @@ impl Volumes {
             Inbound::Header | Inbound::Held | Inbound::Stopped => {}
         }
         self.forget_held(tenant, conn);
+        self.forget_lapsed(volume, conn);
         self.resume_stalled(conn);
         self.end_streams(volume, Some(conn));
         self.forget_caches(tenant, conn);

@@ -20,6 +20,7 @@ mod effect;
 mod flush;
 mod holes;
 mod initialise;
+mod lease;
 mod lifecycle;
 mod order;
 mod pace;
@@ -187,6 +188,11 @@ pub(crate) struct Volume {
     /// It is on another server, and no session has been opened yet: another client may have the export. Writes are
     /// answered only when they are durable.
     pub(crate) is_unreached: bool,
+    /// It is on other servers that grant leases; whether another client was admitted there; and requests that wait
+    /// because a lease has ended (`lease.rs`).
+    pub(crate) is_leased: bool,
+    pub(crate) is_fenced: bool,
+    pub(crate) lapsed: VecDeque<u32>,
     /// The volume is on the agenda.
     pub(crate) poked: bool,
     /// When it is put on the agenda by [`Timer::Volumes`].
@@ -199,6 +205,9 @@ impl Volume {
         Volume {
             initialising: spec.initialise && !holes.is_empty(),
             is_unreached: spec.upstream.is_some(),
+            is_leased: spec.upstream.as_ref().is_some_and(|upstream| upstream.is_leased),
+            is_fenced: false,
+            lapsed: VecDeque::new(),
             spec,
             holes,
             flushes: Flushes::default(),

@@ -52,7 +52,7 @@ pub(crate) struct Request {
     pub(crate) arrived: Nanos,
     /// Flags of the command.
     pub(crate) flags: u16,
-    /// Since when the ceilings of its tenant hold it back.
+    /// Since when the ceilings of its tenant hold it back, or it waits for a lease.
     pub(crate) held_at: Option<Nanos>,
 }
 

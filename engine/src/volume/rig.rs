@@ -179,6 +179,7 @@ impl<A: Above> Machine<A> {
                     Timer::Initialise => volumes.initialise_all(),
                     Timer::Frames => _ = volumes.move_frames(MILLISECOND),
                     Timer::Ceilings => volumes.release_due(),
+                    Timer::Leases => volumes.fail_lapsed(),
                     Timer::Stalls => above.disconnect_stalled(volumes),
                 }
             }

@@ -15,9 +15,12 @@ pub(crate) enum Timer {
     Frames,
     /// Requests that the ceilings of their tenants hold back.
     Ceilings,
+    /// Requests that have waited for a lease for too long.
+    Leases,
 }
 
-const NAMES: [Timer; 5] = [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames, Timer::Ceilings];
+const NAMES: [Timer; 6] =
+    [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames, Timer::Ceilings, Timer::Leases];
 
 /// The next time of each.
 #[derive(Default, Debug)]

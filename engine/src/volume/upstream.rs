@@ -44,6 +44,11 @@ impl Volumes {
                     if matches!(request, Request::Online(_)) && self.route.reached(leg) {
                         self.volume_mut(volume).is_unreached = false;
                     }
+                    match request {
+                        Request::Online(_) => self.lease_granted(volume),
+                        Request::Offline(_) => self.fence(volume),
+                        _ => {}
+                    }
                     self.effects.push(Effect::Upstream(leg, request));
                 }
                 Action::Zero(segment) => {
@@ -201,6 +206,7 @@ mod tests {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         };
         let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(LEG, upstream.clone())] });
         rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(STRIPED, far, 2 << 20) });

@@ -201,6 +201,7 @@ fn create_request(arguments: CreateArgs) -> Request {
         servers: arguments.cluster.servers,
         on: arguments.cluster.on,
         least: arguments.cluster.least,
+        lease_epoch: None,
     };
     if arguments.dry_run && body.is_of_cluster() {
         let print = |answer| Ok(read::<ClusterPlanView>(answer)?.message + "\n");

@@ -175,7 +175,7 @@ impl Etcd {
     }
 
     /// The next epoch of a volume: above all that were given before, to any server.
-    pub async fn next_epoch(&self, volume: Uuid) -> Result<u64, EtcdError> {
+    pub async fn next_epoch(&self, volume: Uuid, above: u64) -> Result<u64, EtcdError> {
         let (key, mut client) = (self.key(&format!("epochs/{volume}")), self.client.clone());
         for _ in 0..ATTEMPTS {
             let answer = in_time(client.get(key.as_str(), None)).await?;
@@ -188,12 +188,13 @@ impl Etcd {
                 }
             };
             let when = vec![Compare::mod_revision(key.as_str(), CompareOp::Equal, revision)];
-            let put = TxnOp::put(key.as_str(), (last + 1).to_string(), None);
+            let next = last.max(above) + 1;
+            let put = TxnOp::put(key.as_str(), next.to_string(), None);
             let answer = in_time(client.txn(Txn::new().when(when).and_then(vec![put]))).await?;
             if answer.succeeded() {
                 let wrote = matches!(answer.op_responses()[..], [TxnOpResponse::Put(_)]);
                 assert!(wrote, "a transaction that puts one key");
-                return Ok(last + 1);
+                return Ok(next);
             }
         }
         Err(EtcdError::Contended)

@@ -21,7 +21,9 @@ mod error;
 mod etcd;
 mod failpoint;
 mod follow;
+mod gateways;
 mod kept;
+pub mod layout;
 mod local;
 mod place;
 mod records;
@@ -34,7 +36,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use tokio::sync::{Notify, watch};
-use uuid::Uuid;
 
 pub use self::config::{Options, Settings};
 pub use self::error::ClusterError;
@@ -203,9 +204,4 @@ impl Cluster {
         self.state().kept.as_ref().map_or(0, |kept| kept.schedule.version)
     }
 
-    /// The next epoch of a volume, above all that were given before: for the admission of a gateway.
-    #[allow(dead_code, reason = "gateways ask for it")]
-    pub async fn next_epoch(&self, volume: Uuid) -> Result<u64, ClusterError> {
-        self.etcd()?.next_epoch(volume).await.map_err(|error| ClusterError::Etcd(error.to_string()))
-    }
 }

@@ -200,6 +200,8 @@ pub struct Image {
     pub outcomes: BTreeMap<Uuid, Ack>,
     /// Parts of volumes that were deleted.
     pub gone: BTreeSet<(Uuid, Name)>,
+    /// The last epochs that were given to gateways, by volume.
+    pub epochs: BTreeMap<Uuid, u64>,
     /// The revision at which each key was written.
     revisions: BTreeMap<String, i64>,
 }
@@ -250,7 +252,7 @@ impl Image {
             }
             ["outcome", id] => drop(self.outcomes.insert(uuid(id)?, read(key, value)?)),
             ["gone", id, of] => drop(self.gone.insert((uuid(id)?, name(of)?))),
-            ["epochs", _] => {}
+            ["epochs", of] => drop(self.epochs.insert(uuid(of)?, read(key, value)?)),
             _ => return Err(wrong("this release does not know it: was it written by a later one?".into())),
         }
         self.revisions.insert(key.to_owned(), revision);

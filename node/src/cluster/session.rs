@@ -52,6 +52,7 @@ impl Cluster {
         info!(cluster = %self.settings.cluster, "etcd answers");
         let (mut told, mut ticks) = (Told { alive: None, at: Instant::now() }, interval(TICK));
         loop {
+            self.control.set_issued(image.epochs.clone());
             self.image.send_replace(Some(image.clone()));
             self.look(&etcd, &lease, &image, &mut told).await?;
             tokio::select! {

@@ -58,7 +58,7 @@ pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, S
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
-pub use sessions::Refused;
+pub use sessions::{EPOCH_BITS, Refused};
 pub use show::Observed;
 #[cfg(test)]
 pub use standing::DiskStanding;
@@ -70,7 +70,7 @@ use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
-use crate::sessions::Sessions;
+use crate::sessions::{LEASE, Sessions};
 use crate::store::offload::OffloadError;
 use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
 use crate::upstream::Leg;
@@ -98,6 +98,8 @@ pub struct Control {
     changing_policies: tokio::sync::RwLock<()>,
     /// The named policies, as they are stored in the server's directory. The lock is never held across a wait.
     policies: Mutex<Policies>,
+    /// The epochs that the cluster has issued for its volumes.
+    issued: Mutex<sessions::Issued>,
     /// Held, by volume, while the epoch of a session is recorded.
     recording: turn::Turns,
     /// How often memory was divided among the disks.
@@ -226,6 +228,8 @@ pub struct Target {
     pub volume: VolumeId,
     /// Its sessions. They tell it from a later volume with the same number.
     sessions: Arc<Sessions>,
+    /// The volume of a cluster that it is a part of.
+    pub part: Option<Uuid>,
     /// Its tenant's number.
     pub tenant: TenantId,
     /// The number of tenants on the disk.
@@ -279,6 +283,7 @@ impl Control {
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
             changing_policies: tokio::sync::RwLock::default(),
             policies: Mutex::new(Policies::read(data)?),
+            issued: Mutex::default(),
             recording: turn::Turns::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
@@ -336,10 +341,12 @@ impl Control {
                     description: spec.description.to_string(),
                     identity: Some(spec.uuid.as_u128()),
                     read_only: grant == Grant::Read,
+                    lease_ms: Some(LEASE.as_millis() as u64),
                 });
                 let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
                 let (thread, sessions, tenants) = (running.thread.clone(), sessions.clone(), running.tenants.len());
-                offer.targets.push(Target { thread, volume: *id, sessions, tenant, tenants });
+                let part = spec.cluster.as_ref().map(|part| part.volume);
+                offer.targets.push(Target { thread, volume: *id, sessions, part, tenant, tenants });
             }
         }
         offer

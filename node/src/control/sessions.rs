@@ -1,19 +1,30 @@
 //! Grants the sessions that clients claim of volumes: see `crate::sessions`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::nbd::Claim;
+use uuid::Uuid;
 
 use super::{Control, Error, Target, Volume, VolumeState, with_files};
 use crate::quantity::Name;
-use crate::sessions::{Conflict, Lease, Sessions, ended};
+use crate::sessions::{Conflict, DIRECT, Lease, Session, Sessions, ended};
 use crate::store::{EpochError, Store};
 
 /// Why a claim is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    #[error("volume '{0}' is in use by the gateway '{1}'")]
+    #[error("volume '{0}' is in use by {1}")]
     InUse(Name, String),
+    #[error("volume '{0}' is in use by the gateway '{1}', whose lease runs for {ms} ms unless it is renewed", ms = .2.as_millis())]
+    Leased(Name, String, Duration),
+    #[error(
+        "the cluster has issued epoch {issued} of volume '{volume}' to another gateway, so '{client}' is outdated"
+    )]
+    Outdated { volume: Name, client: String, issued: u64 },
+    #[error("volume '{0}' waits for etcd, which has not answered since this server started")]
+    NoEpochs(Name),
     #[error(
         "epoch {} of the gateway '{}' is not above {latest}, that of its latest session", claim.epoch, claim.client
     )]
@@ -36,6 +47,32 @@ pub enum Refused {
     Late,
 }
 
+/// Bits of the epoch of a session with a lease that the gateway counts; above them is the epoch that its cluster has
+/// issued. More sessions than a gateway opens in a lifetime.
+pub const EPOCH_BITS: u32 = 24;
+
+/// The epochs that a cluster has issued, by volume; `None` before that is known.
+pub type Issued = Option<BTreeMap<Uuid, u64>>;
+
+impl Refused {
+    /// Whether the client must not use what it has of the volume any more.
+    pub fn is_final(&self, claim: Option<&Claim>) -> bool {
+        match self {
+            Refused::Interrupted { .. } | Refused::Outdated { .. } => true,
+            Refused::NotAbove { .. } => claim.is_some_and(|claim| claim.leased),
+            _ => false,
+        }
+    }
+}
+
+/// The name of a session's client, for people.
+fn holder(session: &Session) -> String {
+    match session.claim.client.as_str() {
+        DIRECT => "clients that have opened it directly".into(),
+        client => format!("the gateway '{client}'"),
+    }
+}
+
 impl Volume {
     pub(super) fn sessions(&self) -> Option<&Arc<Sessions>> {
         match &self.state {
@@ -49,15 +86,100 @@ impl Control {
     /// Grants a session, or one more connection of it. When this returns, its epoch is recorded and the sessions that
     /// it supersedes have ended, their writes included. The caller limits the time.
     pub async fn claim(&self, target: &Target, claim: &Claim, may_write: bool) -> Result<Lease, Refused> {
-        let (store, name, uuid) = {
-            let state = self.state();
-            let (running, name, volume) = state.target(target).ok_or(Refused::Closed)?;
-            (running.store.clone(), name.clone(), volume.spec.as_ref().ok_or(Refused::Closed)?.uuid)
-        };
-        let lease = target.sessions.enter(claim, may_write).map_err(|conflict| match conflict {
-            Conflict::InUse(by) => Refused::InUse(name.clone(), by),
-            Conflict::NotAbove(latest) => Refused::NotAbove { claim: claim.clone(), latest },
-        })?;
+        let (_, name, _) = self.claimed(target)?;
+        if let (true, Some(part)) = (claim.leased, target.part) {
+            self.check_issued(&name, part, claim)?;
+        }
+        self.admit_client(target, may_write, |sessions| sessions.enter(claim, may_write)).await
+    }
+
+    /// Grants a client that claims nothing its place in the session of all such clients. Only parts of a cluster's
+    /// volumes have that: gateways and such clients exclude each other there.
+    pub async fn claim_direct(&self, target: &Target) -> Result<Lease, Refused> {
+        self.admit_client(target, true, Sessions::enter_direct).await
+    }
+
+    fn claimed(&self, target: &Target) -> Result<(Arc<Store>, Name, Uuid), Refused> {
+        let state = self.state();
+        let (running, name, volume) = state.target(target).ok_or(Refused::Closed)?;
+        Ok((running.store.clone(), name.clone(), volume.spec.as_ref().ok_or(Refused::Closed)?.uuid))
+    }
+
+    /// Refuses a claim if its epoch is below the one that the cluster has issued last.
+    fn check_issued(&self, name: &Name, part: Uuid, claim: &Claim) -> Result<(), Refused> {
+        let issued = self.issued.lock().expect("no one panics while holding it");
+        let issued = issued.as_ref().ok_or_else(|| Refused::NoEpochs(name.clone()))?;
+        match issued.get(&part).copied().unwrap_or(0) {
+            issued if claim.epoch >> EPOCH_BITS < issued => {
+                Err(Refused::Outdated { volume: name.clone(), client: claim.client.clone(), issued })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the epochs that the cluster has issued.
+    pub fn set_issued(&self, issued: BTreeMap<Uuid, u64>) {
+        *self.issued.lock().expect("no one panics while holding it") = Some(issued);
+    }
+
+    /// Whether a client could be admitted to a volume now; nothing is recorded.
+    pub async fn check_claim(&self, target: &Target, claim: &Claim) -> Result<(), Refused> {
+        let admitted = self.enter_session(target, true, |sessions| sessions.enter(claim, true)).await;
+        // It was never granted to anybody.
+        admitted.map(|lease| lease.release())
+    }
+
+    /// The latest epoch of a session of a volume with a lease.
+    pub async fn last_epoch(&self, target: &Target) -> Result<u64, Refused> {
+        let (store, name, uuid) = self.claimed(target)?;
+        Ok(with_files(&store, &name, move |files| files.last_epoch(uuid)).await??)
+    }
+
+    /// A gateway uses nothing of a volume any more.
+    pub fn release(&self, target: &Target, client: &str) {
+        target.sessions.release(client);
+    }
+
+    /// The place in a session, as `enter` says, after a session whose lease has ended was closed.
+    async fn enter_session(
+        &self,
+        target: &Target,
+        may_write: bool,
+        enter: impl Fn(&Sessions) -> Result<Lease, Conflict>,
+    ) -> Result<Lease, Refused> {
+        let (store, name, uuid) = self.claimed(target)?;
+        if may_write && target.sessions.must_learn_last() {
+            let last = with_files(&store, &name, move |files| files.last_leased(uuid)).await??;
+            target.sessions.learn_last(last);
+        }
+        let mut entered = enter(&target.sessions);
+        if let Err(Conflict::InUse(by)) = &entered
+            && by.claim.leased
+        {
+            let by = by.clone();
+            if let Some(left) = target.thread.expel_silent(by.clone()).await.map_err(|_| Refused::Closed)? {
+                return Err(Refused::Leased(name, by.claim.client.clone(), left));
+            }
+            let end = by.end();
+            drop((by, entered));
+            ended(vec![end]).await;
+            entered = enter(&target.sessions);
+        }
+        entered.map_err(|conflict| match conflict {
+            Conflict::InUse(by) => Refused::InUse(name, holder(&by)),
+            Conflict::Leased(by, left) => Refused::Leased(name, by, left),
+            Conflict::NotAbove { claim, latest } => Refused::NotAbove { claim, latest },
+        })
+    }
+
+    async fn admit_client(
+        &self,
+        target: &Target,
+        may_write: bool,
+        enter: impl Fn(&Sessions) -> Result<Lease, Conflict>,
+    ) -> Result<Lease, Refused> {
+        let (store, name, uuid) = self.claimed(target)?;
+        let lease = self.enter_session(target, may_write, enter).await?;
         self.record(&store, &name, uuid, &lease).await?;
         let earlier = target.sessions.supersede(&lease);
         if !earlier.is_empty() {

@@ -446,6 +446,7 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         servers: None,
         on: spec.cluster.as_ref().map_or_else(Vec::new, |part| part.servers.clone()),
         least: None,
+        lease_epoch: None,
     }
 }
 

@@ -167,6 +167,7 @@ impl CreateVolume {
             servers: None,
             on: Vec::new(),
             least: None,
+            lease_epoch: None,
         }
     }
 }

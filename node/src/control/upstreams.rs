@@ -17,11 +17,13 @@ use uuid::Uuid;
 
 use super::error::UpstreamError;
 use super::opening::Prepared;
+use super::sessions::EPOCH_BITS;
+use super::volumes::which_disk;
 use super::view::{CreateVolume, SetVolume, StripesView, UpstreamState, UpstreamView};
 use super::{Control, Error, Invalid, Running, Source, Volume, VolumeState, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::Name;
-use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT, STRIPE_UNIT_DEFAULT};
+use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT, STRIPE_UNIT_DEFAULT, client_of};
 use crate::store::spec::{Allocation, WriteCache};
 use crate::store::{ExportUri, Exports, Remote, Spec, Stripes, TenantSpec};
 use crate::upstream::{self, Dialer, Leg, Standing};
@@ -99,7 +101,8 @@ fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
         shared: request.shared,
         deadline: request.upstream_deadline.unwrap_or(DEADLINE_DEFAULT),
         connections: request.upstream_connections.unwrap_or(CONNECTIONS_DEFAULT),
-        epoch: 0,
+        epoch: request.lease_epoch.map_or(0, |epoch| epoch << EPOCH_BITS),
+        leased: request.lease_epoch.is_some(),
         zeroes: false,
         size: None,
         block: SECTOR as u32,
@@ -226,7 +229,9 @@ impl Control {
         let upstream = spec.upstream.as_ref().map(|remote| remote.later(now));
         let later = Spec { upstream, stripes: spec.stripes.as_ref().map(|stripes| stripes.later(now)), ..spec.clone() };
         let store = self.state().disk(disk)?.store.clone();
-        let (to, uuid) = (later.clone(), spec.uuid);
+        // A gateway that opens a volume of its cluster again is the same client.
+        let is_leased = spec.exports().any(|remote| remote.leased);
+        let (to, uuid) = (later.clone(), if is_leased { store.identity.uuid } else { spec.uuid });
         with_files(&store, name, move |files| files.change(&spec, &to)).await??;
         self.set_spec(disk, name, &later);
         let plain = self.plain_spec(disk, name, &later)?;
@@ -251,6 +256,33 @@ impl Control {
         };
         let legs: Vec<Leg> = numbers.iter().zip(later.exports()).map(leg).collect();
         Ok(Prepared { spec, backing: Backing::Upstream(legs.clone()), source: Source::Upstream(legs) })
+    }
+}
+
+impl Control {
+    /// The name by which servers of a cluster know this gateway and a volume.
+    pub fn gateway_client(&self, name: &Name) -> Result<String, Error> {
+        let state = self.state();
+        let disk = which_disk(&state, None)?;
+        Ok(client_of(name, state.disk(&disk)?.store.identity.uuid))
+    }
+
+    /// The volumes of a cluster that this gateway has, or had before it was started.
+    pub fn volumes_of_gateway(&self) -> Vec<Name> {
+        let state = self.state();
+        let volumes = state.disks.values().filter_map(|disk| disk.state.as_ref().ok()).flat_map(|disk| &disk.volumes);
+        let is_leased = |volume: &Volume| volume.spec.iter().flat_map(Spec::exports).any(|remote| remote.leased);
+        volumes.filter(|(_, volume)| is_leased(volume)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether another gateway was admitted to a volume in the place of this one, and no client has it open here;
+    /// `None` if there is no such volume.
+    pub async fn is_fenced(&self, name: &Name) -> Option<bool> {
+        let (disk, id) = self.state().find(name).ok().map(|(disk, volume)| (disk, volume.id()))?;
+        let Some(snapshot) = self.snapshot(&disk).await else { return Some(false) };
+        let stats = snapshot.volumes.iter().find(|stats| Some(stats.volume) == id);
+        let is_offline = |stats: &VolumeStats| stats.upstreams.iter().any(|upstream| upstream.is_offline);
+        Some(stats.is_some_and(|stats| is_offline(stats) && stats.connections == 0))
     }
 }
 

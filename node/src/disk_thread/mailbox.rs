@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use engine::Session;
 use engine::control::{Command, Report};
@@ -71,6 +72,13 @@ pub enum Mail {
     },
     /// Disconnect the clients whose sessions are superseded.
     Expel,
+    /// End a session with a lease, unless that runs, and disconnect its client.
+    ExpelSilent {
+        /// The session.
+        session: Lease,
+        /// Receives for how long the lease runs, if it does.
+        reply: oneshot::Sender<Option<Duration>>,
+    },
     /// A new client.
     Attach(Client),
     /// A connection to the server of a volume was established, or could not be.
@@ -179,6 +187,14 @@ impl Sender {
             sender.waker.wake();
             Ok(())
         }
+    }
+
+    /// Ends a session, unless its lease runs: then the answer is for how long.
+    pub fn expel_silent(
+        &self,
+        session: Lease,
+    ) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
+        self.post(move |reply| Mail::ExpelSilent { session, reply })
     }
 
     fn post<T, F>(&self, mail: F) -> impl Future<Output = Result<T, Stopped>> + use<T, F>

@@ -456,7 +456,7 @@ fn server(runtime: &tokio::runtime::Runtime, dir: &std::path::Path) -> (Arc<Cont
         control.create_volume(serde_json::from_value(volume).unwrap()).await.unwrap();
         let listener = Listener::Unix(tokio::net::UnixListener::bind(&path).unwrap());
         let (handshakes, mode) = (Handshakes::new(16, 16), TlsMode::Off);
-        tokio::spawn(listen::accept(listener, Door { control: control.clone(), handshakes, mode, tls: None }));
+        tokio::spawn(listen::accept(listener, Door::plain(control.clone(), handshakes, mode)));
         control
     });
     (control, format!("nbd+unix:///db?socket={}", path.display()).parse().unwrap())
@@ -484,6 +484,7 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         };
         let gate = disk.tls_gate(TenantId(1));
         let dialer = runtime.block_on(async { Dialer::new(Target { uri, tls: None }, gate) });

@@ -4,7 +4,10 @@
 //!   DISK/volumes/NAME.epochs      format = 1
 //!                                 volume = "UUID"
 //!                                 sessions = ["gateway-1/7", "gateway-2/41"]     the latest one last
+//!                                             "gateway-3/16777217/lease"         one with a lease
 //! ```
+//!
+//! The epochs of sessions with leases are those of all clients: a cluster issues them.
 //!
 //! An epoch is written before its session may begin, so that a session of an earlier epoch is refused after a restart,
 //! too. There is no file before the first claim. Downside: of more than [`CLIENTS_MAX`] clients, those whose sessions
@@ -20,11 +23,15 @@ use uuid::Uuid;
 
 use super::identity::replace;
 use super::steps::Files;
+use crate::sessions::DIRECT;
 
 /// The version of the file's format.
 const FORMAT: u32 = 1;
 /// Clients whose epochs are kept: as many as a volume has connections by default. Limits the file to some 20 KiB.
 const CLIENTS_MAX: usize = 256;
+
+/// The end of one with a lease.
+const LEASED: &str = "/lease";
 
 /// Why an epoch was not recorded.
 #[derive(Debug, thiserror::Error)]
@@ -54,9 +61,26 @@ struct Epochs {
     sessions: Vec<String>,
 }
 
-fn split(session: &str) -> Option<(&str, u64)> {
-    let (client, epoch) = session.split_once('/')?;
-    Some((client, epoch.parse().ok()?))
+/// The last session of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Recorded {
+    client: String,
+    epoch: u64,
+    leased: bool,
+}
+
+impl Recorded {
+    fn parse(session: &str) -> Option<Recorded> {
+        let (client, epoch) = session.split_once('/')?;
+        let (epoch, leased) = epoch.strip_suffix(LEASED).map_or((epoch, false), |epoch| (epoch, true));
+        Some(Recorded { client: client.into(), epoch: epoch.parse().ok()?, leased })
+    }
+}
+
+impl std::fmt::Display for Recorded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}{}", self.client, self.epoch, if self.leased { LEASED } else { "" })
+    }
 }
 
 impl Files<'_> {
@@ -72,26 +96,40 @@ impl Files<'_> {
         let mut sessions = self.read_epochs(volume)?;
         // Attempts of the client after the session that it continues may be recorded, too. An empty record names nobody
         // else: it is that of another volume, as the client sees by its UUID, or was removed by an operator.
-        if let (Some(after), Some((last, latest))) = (claim.after, sessions.last())
-            && (last != client || *latest < after)
+        if let (Some(after), Some(last)) = (claim.after, sessions.last())
+            && (last.client != *client || last.epoch < after)
         {
-            return Err(EpochError::Interrupted(Some(last.clone()).filter(|by| by != client)));
+            return Err(EpochError::Interrupted(Some(last.client.clone()).filter(|by| by != client)));
         }
-        if let Some(at) = sessions.iter().position(|(known, _)| known == client) {
-            let (_, latest) = sessions.remove(at);
-            if epoch <= latest {
-                return Err(EpochError::NotAbove(latest));
-            }
+        let counts = |known: &&Recorded| known.client == *client || claim.leased && known.leased;
+        let latest = sessions.iter().filter(counts).map(|known| known.epoch).max();
+        // Who claims nothing has no epoch of its own.
+        let epoch = if client == DIRECT { latest.map_or(1, |latest| latest.saturating_add(1)) } else { epoch };
+        if let Some(latest) = latest.filter(|&latest| epoch <= latest) {
+            return Err(EpochError::NotAbove(latest));
         }
-        sessions.push((client.clone(), epoch));
+        sessions.retain(|known| known.client != *client);
+        sessions.push(Recorded { client: client.clone(), epoch, leased: claim.leased });
         let forgotten = sessions.len().saturating_sub(CLIENTS_MAX);
-        let sessions = sessions.drain(forgotten..).map(|(client, epoch)| format!("{client}/{epoch}")).collect();
+        let sessions = sessions.drain(forgotten..).map(|session| session.to_string()).collect();
         let text = toml::to_string(&Epochs { format: FORMAT, volume, sessions }).expect("it can be written as TOML");
         replace(&path, text.as_bytes()).map_err(|source| EpochError::Write { path, source })
     }
 
-    /// Clients and their epochs, the latest session last.
-    fn read_epochs(&self, volume: Uuid) -> Result<Vec<(String, u64)>, EpochError> {
+    /// The client whose session began last, if that has a lease.
+    pub fn last_leased(&self, volume: Uuid) -> Result<Option<String>, EpochError> {
+        let last = self.read_epochs(volume)?.pop();
+        Ok(last.filter(|last| last.leased).map(|last| last.client))
+    }
+
+    /// The latest epoch of a session with a lease; 0 if there was none.
+    pub fn last_epoch(&self, volume: Uuid) -> Result<u64, EpochError> {
+        let sessions = self.read_epochs(volume)?;
+        Ok(sessions.iter().filter(|session| session.leased).map(|session| session.epoch).max().unwrap_or(0))
+    }
+
+    /// The last session of each client, the latest one last.
+    fn read_epochs(&self, volume: Uuid) -> Result<Vec<Recorded>, EpochError> {
         let path = self.epochs();
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -103,8 +141,8 @@ impl Files<'_> {
         if epochs.volume != volume {
             return Ok(Vec::new());
         }
-        let owned = |session: &String| split(session).map(|(client, epoch)| (client.to_owned(), epoch));
-        epochs.sessions.iter().map(owned).collect::<Option<_>>().ok_or(EpochError::Parse(path))
+        let sessions = epochs.sessions.iter().map(|session| Recorded::parse(session));
+        sessions.collect::<Option<_>>().ok_or(EpochError::Parse(path))
     }
 }
 
@@ -116,7 +154,7 @@ mod tests {
     use crate::store::{Identity, Progress, Scheduling, Spec, Store};
 
     fn claim(client: &str, epoch: u64) -> Claim {
-        Claim { client: client.into(), epoch, after: None, shared: false }
+        Claim { client: client.into(), epoch, after: None, shared: false, leased: false }
     }
 
     fn disk(directory: &std::path::Path) -> (Store, Name, Spec) {
@@ -125,6 +163,30 @@ mod tests {
         let spec = Spec::new(4096, None, Allocation::Whole);
         store.files(&name).create(&spec, &Progress::default()).unwrap();
         (store, name, spec)
+    }
+
+    #[test]
+    fn epochs_with_leases_are_those_of_all_clients() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, name, spec) = disk(dir.path());
+        let record = |text: &str| {
+            let claim = Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
+            store.files(&name).record_epoch(spec.uuid, &claim)
+        };
+        let last = || store.files(&name).last_leased(spec.uuid).unwrap();
+        assert_eq!(last(), None);
+        record("c/1000").unwrap();
+        record("a/5/lease").unwrap();
+        assert_eq!(last(), Some("a".into()));
+        assert!(matches!(record("b/5/lease"), Err(EpochError::NotAbove(5))));
+        record("a/6/after=5/lease").unwrap();
+        record("b/7/lease").unwrap();
+        assert!(matches!(record("a/8/after=6/lease"), Err(EpochError::Interrupted(Some(by))) if by == "b"));
+        let direct = Claim { client: DIRECT.into(), epoch: 0, after: None, shared: false, leased: false };
+        for _ in 0..2 {
+            store.files(&name).record_epoch(spec.uuid, &direct).unwrap();
+            assert!(last().is_none() && record("b/9/after=7/lease").is_err(), "somebody else has written");
+        }
     }
 
     #[test]
@@ -138,7 +200,8 @@ mod tests {
             assert!(matches!(record("a", epoch), Err(EpochError::NotAbove(5))));
         }
         record("a", u64::MAX).unwrap();
-        let known = [("b".to_owned(), 1), ("a".to_owned(), u64::MAX)];
+        let known = [("b", 1), ("a", u64::MAX)];
+        let known = known.map(|(client, epoch)| Recorded { client: client.into(), epoch, leased: false });
         assert_eq!(store.files(&name).read_epochs(spec.uuid).unwrap(), known);
         assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
         // Those that began longest ago are forgotten.

@@ -141,6 +141,9 @@ pub struct Remote {
     /// No session had a later epoch when the volume was opened last; 0 if it never was.
     #[serde(default)]
     pub epoch: u64,
+    /// Whether its sessions have leases: a cluster has issued the epoch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leased: bool,
     /// Whether the server zeroes ranges without their content being sent.
     #[serde(default)]
     pub zeroes: bool,
@@ -174,6 +177,10 @@ impl Remote {
 
     /// The same with an epoch that is later than all before.
     pub fn later(&self, now: SystemTime) -> Remote {
+        if self.leased {
+            // It was issued for one opening: with a second one, servers refuse it.
+            return self.clone();
+        }
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Remote { epoch: (self.epoch + EPOCH_STEP).max(now.as_millis() as u64), ..self.clone() }
     }
@@ -186,13 +193,13 @@ impl Remote {
         Target { tls: tls.map(|directory| ClientFiles { directory, host }), uri }
     }
 
-    /// What the disk's engine is told; `uuid` and `size` are those of the gateway's volume.
+    /// What the disk's engine is told; `uuid` tells the gateway from others, `size` is that of its volume.
     pub fn for_engine(&self, name: &Name, uuid: Uuid, size: u64) -> UpstreamSpec {
         UpstreamSpec {
             name: self.from.0.name.clone(),
             size: self.size.unwrap_or(size),
             volume: self.volume.map(|volume| volume.as_u128()),
-            client: client(&rustix::system::uname().nodename().to_string_lossy(), name, uuid),
+            client: client_of(name, uuid),
             epoch: self.epoch,
             connections: self.connections,
             window: WINDOW,
@@ -200,6 +207,7 @@ impl Remote {
             unsafe_without_flush: self.without_flush,
             tls: self.from.0.tls,
             is_shared: self.shared,
+            is_leased: self.leased,
         }
     }
 }
@@ -262,6 +270,11 @@ impl Stripes {
     }
 }
 
+/// The name by which a server of ours knows a gateway volume of this host.
+pub fn client_of(volume: &Name, uuid: Uuid) -> String {
+    client(&rustix::system::uname().nodename().to_string_lossy(), volume, uuid)
+}
+
 /// The name by which a server of ours knows a gateway volume: letters, digits, '-', '_' and '.'. An operator reads
 /// there which host has the export; the UUID makes it unique.
 fn client(host: &str, volume: &Name, uuid: Uuid) -> String {
@@ -287,6 +300,7 @@ mod tests {
             deadline: DEADLINE_DEFAULT,
             connections: CONNECTIONS_DEFAULT,
             epoch: 0,
+            leased: false,
             zeroes: true,
             size: None,
             block: 512,

@@ -235,6 +235,7 @@ impl Bench {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         };
         let volume = VolumeId(UPSTREAMS_FROM + at);
         self.links.servers.insert(volume, store.site);

@@ -467,6 +467,7 @@ impl Setup {
             unsafe_without_flush: false,
             tls: false,
             is_shared: false,
+            is_leased: false,
         }
     }
 }

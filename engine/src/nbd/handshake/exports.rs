@@ -17,6 +17,8 @@ pub struct Export {
     pub read_only: bool,
     /// The volume's identity, if the driver keeps sessions: see [`Handshake::claim`](super::Handshake::claim).
     pub identity: Option<u128>,
+    /// How long a lease of a session is, ms, if the driver grants leases.
+    pub lease_ms: Option<u64>,
 }
 
 impl Export {

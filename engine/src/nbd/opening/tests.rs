@@ -64,7 +64,7 @@ fn it_opens_what_our_server_exports_in_each_form() {
 /// A server of ours grants a session, with the volume's identity; one that does not know sessions ignores the query.
 #[test]
 fn a_session_is_claimed_in_the_handshake() {
-    let claim = Claim { client: "gateway".into(), epoch: 7, after: None, shared: false };
+    let claim = Claim { client: "gateway".into(), epoch: 7, after: None, shared: false, leased: false };
     for (identity, form) in [(Some(5 << 100), Form::Extended), (None, Form::Structured), (Some(1), Form::Structured)] {
         let volumes = [Export { name: "db".into(), size: 1 << 30, identity, ..Export::default() }];
         let exports = Exports { volumes: &volumes, shutting_down: false };

@@ -92,7 +92,7 @@ async fn epochs_grow_whoever_asks_and_survive_restarts() {
     let ask = |etcd: Etcd| async move {
         let mut epochs = Vec::new();
         for _ in 0..10 {
-            epochs.push(etcd.next_epoch(volume).await.unwrap());
+            epochs.push(etcd.next_epoch(volume, 0).await.unwrap());
         }
         epochs
     };
@@ -102,17 +102,18 @@ async fn epochs_grow_whoever_asks_and_survive_restarts() {
     let mut all = [one, two].concat();
     all.sort_unstable();
     assert_eq!(all, (1..=20).collect::<Vec<_>>(), "each is given once");
-    assert_eq!(first.next_epoch(other).await.unwrap(), 1, "each volume has its own");
+    assert_eq!(first.next_epoch(other, 0).await.unwrap(), 1, "each volume has its own");
     running.restart();
     let again = running.connect().await;
-    assert_eq!(again.next_epoch(volume).await.unwrap(), 21);
+    assert_eq!(again.next_epoch(volume, 0).await.unwrap(), 21);
+    assert_eq!(again.next_epoch(volume, 40).await.unwrap(), 41, "etcd was restored from a backup");
     // An epoch that cannot be read is never taken for the first one.
     let key = format!("epochs/{volume}");
     again.transact(Vec::new(), vec![again.put(&key, &"many", None)]).await.unwrap();
-    let why = again.next_epoch(volume).await.unwrap_err().to_string();
+    let why = again.next_epoch(volume, 0).await.unwrap_err().to_string();
     assert!(why.contains(&key), "{why}");
     running.kill();
-    assert!(again.next_epoch(other).await.is_err(), "it does not answer");
+    assert!(again.next_epoch(other, 0).await.is_err(), "it does not answer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

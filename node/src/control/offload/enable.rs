@@ -286,7 +286,7 @@ impl Entry {
     /// The claim to the session of the store, for the disk of this name.
     pub(super) fn claim(&self, disk: &Name, further: u64) -> Claim {
         let client = self.export.for_engine(disk, self.log, self.size).client;
-        Claim { client, epoch: self.export.epoch + further, after: None, shared: false }
+        Claim { client, epoch: self.export.epoch + further, after: None, shared: false, leased: false }
     }
 }
 

@@ -252,7 +252,7 @@ async fn server(dir: &Path) -> (Arc<Control>, String) {
     control.create_volume(request(json!({"name": "db", "size": "1MiB"}))).await.unwrap();
     let listener = Listener::Unix(tokio::net::UnixListener::bind(&path).unwrap());
     let (handshakes, mode) = (Handshakes::new(16, 16), TlsMode::Off);
-    tokio::spawn(listen::accept(listener, Door { control: control.clone(), handshakes, mode, tls: None }));
+    tokio::spawn(listen::accept(listener, Door::plain(control.clone(), handshakes, mode)));
     (control, format!("nbd+unix:///db?socket={}", path.display()))
 }
 

@@ -137,6 +137,10 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub on: Vec<Name>,
+    /// The epoch that a cluster has issued for it, if this is a gateway and its sessions have leases.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub lease_epoch: Option<u64>,
     /// In a cluster: the least R of the cluster that is accepted, 0 to 1. The default is 0.9.
     #[serde(default)]
     pub least: Option<f64>,

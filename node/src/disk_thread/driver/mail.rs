@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use engine::Event;
 use engine::control::{Command, Report};
@@ -17,6 +19,7 @@ use crate::disk_thread::giving::Giving;
 use crate::disk_thread::mailbox::{Client, Mail};
 use crate::incidents::{self, Incident};
 use crate::reactor::{Place, Reactor};
+use crate::sessions::Lease;
 
 /// Messages in one pass.
 const MAILS_PER_PASS: usize = 64;
@@ -60,6 +63,7 @@ impl<R: Reactor> Driver<R> {
                 Some(Mail::Command { command, backing, reply }) => self.command(command, backing, reply),
                 Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
                 Some(Mail::Expel) => self.expel(),
+                Some(Mail::ExpelSilent { session, reply }) => drop(reply.send(self.expel_silent(&session))),
                 Some(Mail::Attach(client)) => {
                     attached += 1;
                     self.attach(client);
@@ -164,6 +168,20 @@ impl<R: Reactor> Driver<R> {
                 self.close(ConnId(at as u32));
             }
         }
+    }
+
+    /// Ends a session and closes its connections, unless something of it has arrived within its lease. Nothing that
+    /// arrives later is answered.
+    fn expel_silent(&mut self, session: &Lease) -> Option<Duration> {
+        let is_of = |connection: &&Connection| connection.lease.as_ref().is_some_and(|of| Arc::ptr_eq(of, session));
+        let heard = self.connections.iter().flatten().filter(is_of).map(|connection| connection.since).max();
+        let silent_ns = heard.map(|since| self.now.saturating_sub(since));
+        let heard = silent_ns.and_then(|silent_ns| Instant::now().checked_sub(Duration::from_nanos(silent_ns)));
+        let left = session.end_if_silent(heard);
+        if left.is_none() {
+            self.expel();
+        }
+        left
     }
 
     pub(super) fn attach(&mut self, client: Client) {
