@@ -51,6 +51,7 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stores
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stripes
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=clusters
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=gateways
 	@$(MAKE) --no-print-directory test-planted-long
 	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	AEROGEL_TEST_LONG=1 cargo test -p node $(CHECKED) bodies_are_refused_or_done

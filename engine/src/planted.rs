@@ -31,6 +31,12 @@ bugs! {
     LeaseFromReply,
     /// A client in whose place another one was admitted still answers from its cache.
     FencedReadsCache,
+    /// A server ends a lease when half of it has passed.
+    LeaseEndedEarly,
+    /// A server takes a session with a lease to have ended with its connections.
+    LeaseEndsWithConnection,
+    /// A server that restarts takes no client to have a lease.
+    RestartEndsLeases,
     /// A flush is answered before the dirty blocks are written.
     FlushDoesNotWait,
     /// A flush waits for write-back but does not flush the device.
@@ -252,6 +258,16 @@ bugs! {
 }
 
 impl Bug {
+    /// Those of sessions with leases.
+    pub const LEASES: &[Bug] = &[
+        Bug::LeaseIgnored,
+        Bug::LeaseFromReply,
+        Bug::FencedReadsCache,
+        Bug::LeaseEndedEarly,
+        Bug::LeaseEndsWithConnection,
+        Bug::RestartEndsLeases,
+    ];
+
     /// Those of a disk that follows a schedule.
     pub const CLUSTERS: &[Bug] = &[
         Bug::ClockCorrectionIgnored,

@@ -24,6 +24,8 @@ enum Kind {
     Stores,
     /// Several machines: a gateway whose volumes are striped over servers.
     Stripes,
+    /// The same with two gateways, of which one takes over from the other.
+    Gateways,
     /// Servers whose disks follow a schedule, each by its own clock.
     Clusters,
 }
@@ -109,6 +111,7 @@ impl Swarm {
             Kind::Machines => Worlds::Machines,
             Kind::Stores => Worlds::Stores,
             Kind::Stripes => Worlds::Stripes,
+            Kind::Gateways => Worlds::Gateways,
             Kind::Clusters => Worlds::Clusters,
         }
     }
@@ -195,6 +198,7 @@ impl Swarm {
             Kind::Machines => " --worlds machines",
             Kind::Stores => " --worlds stores",
             Kind::Stripes => " --worlds stripes",
+            Kind::Gateways => " --worlds gateways",
             Kind::Clusters => " --worlds clusters",
         };
         eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");

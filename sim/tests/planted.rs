@@ -69,6 +69,7 @@ fn worlds(bug: Bug) -> Worlds {
     match bug {
         Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
+        _ if Bug::LEASES.contains(&bug) => Worlds::Gateways,
         _ if Bug::CLUSTERS.contains(&bug) => Worlds::Clusters,
         _ if is_of_machines(bug) => Worlds::Machines,
         _ if is_of_stripes(bug) => Worlds::Stripes,
@@ -82,6 +83,7 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
         Worlds::Machines => swarm::run_machines(seed, focus_of_machines(bug), None),
         Worlds::Stores => swarm::run_stores(seed, focus_of_machines(bug), None),
         Worlds::Stripes => swarm::run_stripes(seed, focus_of_machines(bug), None),
+        Worlds::Gateways => swarm::run_gateways(seed, None, None),
         Worlds::Clusters => swarm::run_clusters(seed, None),
     };
     outcome.err()
@@ -203,4 +205,9 @@ fn every_planted_bug_of_striped_volumes_is_found() {
 #[test]
 fn every_planted_bug_of_a_cluster_is_found() {
     all_are_found(Worlds::Clusters);
+}
+
+#[test]
+fn every_planted_bug_of_leases_is_found() {
+    all_are_found(Worlds::Gateways);
 }

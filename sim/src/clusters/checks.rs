@@ -51,6 +51,8 @@ struct Lane {
     services: VecDeque<(Nanos, Nanos)>,
     /// By how much it exceeded a slot, and when.
     overruns: VecDeque<(Nanos, Nanos)>,
+    /// When its last slot ended, and by how much it exceeded that.
+    exceeded: (Nanos, Nanos),
     /// By how much it has exceeded its slots, since it last had nothing too much.
     excess_ns: u64,
     /// Of the slots that it wanted: their number, their time, and what it had of that.
@@ -135,6 +137,8 @@ impl Watch {
     /// A new process knows nothing of the past.
     pub(super) fn restart(&mut self, now: Nanos) {
         self.lanes = self.lanes.iter().map(|_| Lane { idle_since: Some(now), ..Lane::default() }).collect();
+        // What an earlier one has submitted is nobody's.
+        self.given.iter_mut().for_each(|given| given.guest = usize::MAX);
         (self.turn, self.excused_until) = (None, now);
     }
 
@@ -204,11 +208,11 @@ impl Watch {
     fn pays(&self, moment: &Moment<'_>, spot: &Spot, guest: usize) -> Result<(), String> {
         let Moment { now, round_ns, guests, next, .. } = *moment;
         let next = guests.iter().position(|&guest| Some(guest) == next);
-        let Some(next) = next.filter(|&next| moment.owner(spot) == Some(guest) && self.wants(next, now)) else {
+        if moment.owner(spot) != Some(guest) || !next.is_some_and(|next| self.wants(next, now)) {
             return Ok(());
-        };
-        let recent = |&&(at, _): &&(Nanos, Nanos)| at <= spot.start && at + round_ns * 5 / 4 > spot.start;
-        let over_ns = self.lanes[guest].overruns.back().filter(recent).map_or(0, |&(_, ns)| ns);
+        }
+        let (at, over_ns) = self.lanes[guest].exceeded;
+        let over_ns = if at <= spot.start && at + round_ns * 5 / 4 > spot.start { over_ns } else { 0 };
         // What it has left before counts.
         let owes_ns = over_ns.saturating_sub((spot.end - spot.start) / 8 + 2 * ERROR_NS);
         if now + owes_ns > spot.end + ERROR_NS {
@@ -278,7 +282,11 @@ impl Watch {
         let Turn { spot: Spot { owner: client, start, end, .. }, is_whole } = turn;
         let (owner, next_owner) = (moment.owner(&turn.spot), moment.owner(&next));
         for guest in (0..self.lanes.len()).filter(|&guest| Some(guest) != next_owner) {
-            let over_ns = self.busy_until(end + ERROR_NS, |of| of == guest).saturating_sub(end);
+            // What it was given later may be lent.
+            let over_ns = self.busy_until(end - ERROR_NS, |of| of == guest).saturating_sub(end);
+            if Some(guest) == owner {
+                self.lanes[guest].exceeded = (end, over_ns);
+            }
             if over_ns > 0 {
                 self.lanes[guest].overruns.push_back((end, over_ns));
                 self.lanes[guest].overruns.pop_front_if(|(at, _)| *at + 10 * SECOND < end);
