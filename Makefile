@@ -18,7 +18,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .DEFAULT_GOAL := help
 .PHONY: help run cluster build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
-.PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime
+.PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime bench-cluster
 .PHONY: test-lab-long readme install deb lint deny clean test-planted-long
 
 help: ## list the tasks
@@ -29,7 +29,7 @@ run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
 	cargo build --release -p node
 	$(TARGET)/release/aerogel serve --data $(DATA)
 
-cluster: ## build, and start etcd and three servers with simulated disks on this machine, until Ctrl-C
+cluster: ## build, and start etcd, three servers with simulated disks and a gateway, until Ctrl-C
 	@scripts/setup cluster
 	cargo build --release -p node
 	@scripts/cluster $(TARGET)/release/aerogel
@@ -169,6 +169,11 @@ bench-mixes: ## the laboratory's mixes in real time, driven by fio, against virt
 	@scripts/setup bench
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/mixes.py $(BENCH)
+
+bench-cluster: ## striped tenants of a cluster in real time, driven by fio, against virtual time (10 minutes)
+	@scripts/setup test
+	cargo build --release -p node -p lab
+	$(PYTHON) bench/cluster.py $(BENCH)
 
 bench-attacks: ## one tenant's requests alone and while another attacks, on an idle machine (4 minutes; ONLY=pattern)
 	@scripts/setup test

@@ -1,5 +1,6 @@
 """Gateways to a cluster: volumes that are striped over its servers, one gateway at a time."""
 
+import re
 import signal
 import threading
 import time
@@ -8,10 +9,12 @@ import unittest
 import nbd
 
 from harness import places
+from harness.certificates import Authority
+from harness.etcd import free_ports
 from harness.gateway import Load, Verified
 from harness.server import MIB, run
 from harness.wait import until
-from test_cluster import ClusterCase
+from test_cluster import ClusterCase, describe
 from test_striped import number, unstriped, whole
 
 # For `tests/run.py`: much of its time is spent waiting.
@@ -91,7 +94,8 @@ class Opening(GatewayCase):
         handle.flush()
         shown = gateway.json("volume", "show", "gw")["stripes"]
         self.assertEqual(shown["unit_bytes"], UNIT)
-        self.assertEqual([m["from"] for m in shown["members"]], [f"nbd+unix:///gw?socket={m.socket}" for m in self.members])
+        uris = [f"nbd+unix:///gw?socket={member.socket}" for member in self.members]
+        self.assertEqual([member["from"] for member in shown["members"]], uris)
         for member in self.members:
             session = member.json("volume", "show", "gw")["session"]
             self.assertEqual((session["epoch"] >> 24, session["connections"] > 0), (1, True))
@@ -154,6 +158,46 @@ class Opening(GatewayCase):
             done = run(places.binary(), "serve", "--data", self.scratch / "none", *words, check=False)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn(said, done.stderr)
+
+
+class Encrypted(ClusterCase):
+    """Servers that are reached with TLS, and open their volumes to some certificates."""
+
+    def secure(self, name, port, files, authority):
+        """A server that joins, which others reach with TLS."""
+        config = describe(self.etcd, name, "/none")
+        config = re.sub("advertise = .*", f'advertise = "nbds://localhost:{port}"', config)
+        config += f'[tls]\ncertificate = "{files}/server-cert.pem"\nkey = "{files}/server-key.pem"\n'
+        config += f'clients = "{authority.certificate}"\n'
+        server = self.serve(name=name, config=config, nbd=[f"tcp:127.0.0.1:{port},tls=require"])
+        server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", "1GiB", "--max-round", "500ms")
+        return self.joined(server)
+
+    def test_a_gateway_opens_what_its_certificate_may(self):
+        authority = Authority(self.scratch / "ca")
+        files = authority.sign(self.scratch / "server", "server", "/CN=storage", "DNS:localhost")
+        ports = free_ports(2)
+        nodes = [self.secure(f"s{at}", port, files, authority) for at, port in enumerate(ports, 1)]
+        self.know(nodes)
+        words = ("--servers", "2", "--share", "1/3", "--allow", "cert:CN=gw1")
+        nodes[0].cli("volume", "create", "gw", "16MiB", *words)
+        for host in ("gw1", "gw2"):
+            certificates = authority.sign(self.scratch / host, "client", f"/CN={host}", f"DNS:{host}")
+            servers = ", ".join(f'"localhost:{port}"' for port in ports)
+            config = f'[gateway]\nservers = [{servers}]\ncertificates = "{certificates}"'
+            gateway = self.serve(name=host, config=config)
+            if host == "gw2":
+                with self.assertRaises(nbd.Error) as caught:
+                    gateway.open("gw")
+                self.assertEqual(caught.exception.errno, "ENOENT")
+                continue
+            handle = gateway.open("gw")
+            handle.pwrite(b"1" * MIB, MIB)
+            handle.flush()
+            self.assertEqual(handle.pread(MIB, MIB), b"1" * MIB)
+            uris = [member["from"] for member in gateway.json("volume", "show", "gw")["stripes"]["members"]]
+            self.assertEqual(sorted(uris), sorted(f"nbds://localhost:{port}/gw" for port in ports))
+            self.assertEqual(gateway.stop(), 0)
 
 
 class Failing(GatewayCase):

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Address, NbdAddress, Tcp};
 use crate::cluster;
-use crate::gateway;
 use crate::disk_thread;
+use crate::gateway;
 use crate::quantity::{QuantityError, Size, Time};
 use crate::reactor;
 

@@ -205,10 +205,7 @@ impl DiskHandle {
     }
 
     /// Ends a session with a lease and disconnects its client, unless the lease runs: then the answer is for how long.
-    pub fn expel_silent(
-        &self,
-        session: Lease,
-    ) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
+    pub fn expel_silent(&self, session: Lease) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
         self.sender.expel_silent(session)
     }
 

@@ -1,5 +1,6 @@
 //! One upstream and a server that answers when a test says so.
 
+mod leases;
 mod sessions;
 mod worlds;
 

@@ -65,7 +65,8 @@ impl Volumes {
         self.go_through_lapsed(volume, |volumes, request| !volumes.is_lapsed(request));
     }
 
-    /// Another client was admitted, or an export cannot be used any more: no request of the volume succeeds from now on.
+    /// Another client was admitted, or an export cannot be used any more: no request of the volume succeeds from now
+    /// on.
     pub(super) fn fence(&mut self, volume: VolumeId) {
         if !self.table[volume].is_leased || planted!(FencedReadsCache) {
             return;
@@ -139,5 +140,80 @@ impl Volumes {
                 self.table[volume].lapsed.push_back(request);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::errno::Errno;
+    use crate::ids::{ConnId, TenantId, VolumeId};
+    use crate::nbd::wire::command;
+    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::units::{BLOCK, SECOND};
+    use crate::volume::Receive;
+    use crate::volume::rig::Rig;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    /// A volume that is striped over two servers with leases, without a session, and its client.
+    fn rig() -> (Rig, ConnId) {
+        let (far, conn) = (TenantId(1), ConnId(2));
+        let mut rig = Rig::new();
+        rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
+        let upstream = UpstreamSpec {
+            name: "db".into(),
+            size: 1 << 20,
+            volume: None,
+            client: "gateway".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+            is_leased: true,
+        };
+        let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(VolumeId(2), upstream.clone())] });
+        rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(VOLUME, far, 2 << 20) });
+        rig.attach(conn, VOLUME);
+        (rig, conn)
+    }
+
+    fn pending(rig: &Rig) -> usize {
+        rig.volumes.route.upstreams(VOLUME).map(|upstream| upstream.pending().count()).sum()
+    }
+
+    #[test]
+    fn requests_wait_for_a_lease_and_fail_at_the_deadline() {
+        let (mut rig, conn) = rig();
+        rig.ask_as(conn, 1, command::READ, 0, 0, BLOCK);
+        rig.wait(SECOND / 2);
+        rig.write_as(conn, 2, 0, BLOCK, BLOCK, 7);
+        assert_eq!((rig.answer(1), pending(&rig)), (None, 0), "nothing is asked of a server");
+        rig.wait(SECOND / 2);
+        assert_eq!((rig.answer(1), rig.answer(2)), (Some(Errno::Io as u32), None));
+        rig.wait(SECOND / 2);
+        assert_eq!(rig.receive(conn), Receive::Discard(BLOCK), "its payload is on the way");
+        rig.event(|volumes| volumes.discarded(conn, BLOCK));
+        assert_eq!(rig.answer(2), Some(Errno::Io as u32));
+        assert!(rig.volumes.volume(VOLUME).lapsed.is_empty());
+    }
+
+    #[test]
+    fn what_waits_is_dropped_with_its_client_and_fails_when_another_client_was_admitted() {
+        let (mut rig, conn) = rig();
+        let other = ConnId(3);
+        rig.attach(other, VOLUME);
+        for (conn, cookie) in [(conn, 1), (other, 2), (conn, 3)] {
+            rig.ask_as(conn, cookie, command::READ, 0, 0, BLOCK);
+        }
+        rig.close(conn);
+        assert_eq!(rig.volumes.volume(VOLUME).lapsed.len(), 1);
+        rig.event(|volumes| volumes.fence(VOLUME));
+        assert_eq!(rig.answer(2), Some(Errno::Io as u32));
+        rig.ask_as(other, 4, command::READ, 0, 0, BLOCK);
+        rig.ask_as(other, 5, command::FLUSH, 0, 0, 0);
+        assert_eq!([4, 5].map(|cookie| rig.answer(cookie)), [Some(Errno::Io as u32); 2], "at once");
     }
 }

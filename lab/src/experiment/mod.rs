@@ -80,7 +80,9 @@ pub const ALL: &[Experiment] = &[
     cluster::TENANTS,
     cluster::FIVE,
     cluster::MIXED,
+    cluster::LARGE,
     cluster::CLOCKS,
+    cluster::REAL,
 ];
 
 /// One experiment.

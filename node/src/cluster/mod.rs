@@ -203,5 +203,4 @@ impl Cluster {
     fn version(&self) -> u64 {
         self.state().kept.as_ref().map_or(0, |kept| kept.schedule.version)
     }
-
 }

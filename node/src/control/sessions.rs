@@ -17,11 +17,12 @@ use crate::store::{EpochError, Store};
 pub enum Refused {
     #[error("volume '{0}' is in use by {1}")]
     InUse(Name, String),
-    #[error("volume '{0}' is in use by the gateway '{1}', whose lease runs for {ms} ms unless it is renewed", ms = .2.as_millis())]
-    Leased(Name, String, Duration),
     #[error(
-        "the cluster has issued epoch {issued} of volume '{volume}' to another gateway, so '{client}' is outdated"
+        "volume '{0}' is in use by the gateway '{1}', whose lease runs for {ms} ms unless it is renewed",
+        ms = .2.as_millis()
     )]
+    Leased(Name, String, Duration),
+    #[error("the cluster has issued epoch {issued} of volume '{volume}' to another gateway, so '{client}' is outdated")]
     Outdated { volume: Name, client: String, issued: u64 },
     #[error("volume '{0}' waits for etcd, which has not answered since this server started")]
     NoEpochs(Name),

@@ -190,10 +190,7 @@ impl Sender {
     }
 
     /// Ends a session, unless its lease runs: then the answer is for how long.
-    pub fn expel_silent(
-        &self,
-        session: Lease,
-    ) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
+    pub fn expel_silent(&self, session: Lease) -> impl Future<Output = Result<Option<Duration>, Stopped>> + use<> {
         self.post(move |reply| Mail::ExpelSilent { session, reply })
     }
 

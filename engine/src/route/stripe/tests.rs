@@ -35,7 +35,7 @@ fn route(count: usize, unit: u64) -> Route {
         unsafe_without_flush: false,
         tls: false,
         is_shared: false,
-            is_leased: false,
+        is_leased: false,
     };
     let mut route = Route::new(Device::new(Config::new(1 << 20).policy()));
     let upstreams = legs(count).into_iter().map(|leg| (leg, Upstream::new(0, settings.clone())));

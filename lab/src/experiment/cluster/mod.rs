@@ -5,4 +5,4 @@ mod play;
 mod stripes;
 
 pub use pack::PACK;
-pub use stripes::{CLOCKS, FIVE, MIXED, SERVERS, TENANTS};
+pub use stripes::{CLOCKS, FIVE, LARGE, MIXED, REAL, SERVERS, TENANTS};

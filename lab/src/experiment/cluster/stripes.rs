@@ -22,6 +22,16 @@ pub const SERVERS: Experiment = Experiment {
     run: servers,
 };
 
+pub const REAL: Experiment = Experiment {
+    name: "cluster-real",
+    question: "What do the tenants of `make bench-cluster` keep in virtual time?",
+    setup: "Three tenants with share 1/3 on three servers with 40 GiB of a barracuda-7200.9 each: random reads of \
+            12 KiB in units of 4 KiB, 1, 4 and 1 requests outstanding, each on 12 GiB of each disk. 60 s of warm-up, \
+            then 120 s.",
+    paper: "Wachs and Ganger, section 4.4, figure 11, with places of their own.",
+    run: real,
+};
+
 pub const TENANTS: Experiment = Experiment {
     name: "cluster-tenants",
     question: "Do striped tenants keep R x share, however many they are?",
@@ -51,6 +61,16 @@ pub const MIXED: Experiment = Experiment {
             outstanding. 120 s of warm-up, then 120 s.",
     paper: "Not in the paper.",
     run: mixed_loads,
+};
+
+pub const LARGE: Experiment = Experiment {
+    name: "cluster-large",
+    question: "Does the successor of a tenant with very large requests keep R x share?",
+    setup: "Three tenants with share 1/3 on three servers with a barracuda-7200.9 and 256 MiB of memory each: \
+            sequential reads of 30 MiB in units of 64 KiB, 2 outstanding; random reads of 12 KiB in units of 4 KiB, 1 \
+            and 4 outstanding. 120 s of warm-up, then 120 s.",
+    paper: "Not in the paper.",
+    run: large,
 };
 
 pub const CLOCKS: Experiment = Experiment {
@@ -179,6 +199,14 @@ fn servers(context: &Context) -> Result<Outcome, String> {
     figure(context, clusters.collect(), "servers")
 }
 
+fn real(context: &Context) -> Result<Outcome, String> {
+    let (stand, bytes) = (cacheless(context)?, 12 << 30);
+    let third = Fraction { over: 1, under: 3 };
+    let tenants = [1, 4, 1].into_iter().zip(0..).map(|(depth, at)| reader(3, third, depth, at * bytes, bytes));
+    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
+    figure(context, vec![("three servers".into(), cluster)], "servers")
+}
+
 fn tenants(context: &Context) -> Result<Outcome, String> {
     let stand = cacheless(context)?;
     let disk = stand.drive()?.bytes();
@@ -236,6 +264,21 @@ fn mixed_loads(context: &Context) -> Result<Outcome, String> {
     });
     let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
     figure(context, vec![("mixed".into(), cluster)], "tenants")
+}
+
+fn large(context: &Context) -> Result<Outcome, String> {
+    let stand = Stand { memory: 256 << 20, warm_up_ns: 120 * SECOND, ..cacheless(context)? };
+    let bytes = stand.drive()?.bytes() / 4 / UNIT * UNIT;
+    let load = Stream { sizes: vec![(1, 30 << 20)], pace: Pace::Closed { depth: 2, think_ns: 0 }, ..stream() };
+    let loads: [(Load, u64); 3] =
+        [(load.into(), UNIT), (fragments(3, 1).into(), FRAGMENT), (fragments(3, 4).into(), FRAGMENT)];
+    let third = Fraction { over: 1, under: 3 };
+    let tenants = (0..).zip(loads).map(|(at, (load, unit))| {
+        let reader = reader(3, third, 1, at * bytes, bytes);
+        Striper { unit, cache: None, load, ..reader }
+    });
+    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact };
+    figure(context, vec![("large requests".into(), cluster)], "tenants")
 }
 
 fn clocks(context: &Context) -> Result<Outcome, String> {
