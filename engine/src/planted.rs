@@ -31,6 +31,8 @@ bugs! {
     LeaseFromReply,
     /// A client in whose place another one was admitted still answers from its cache.
     FencedReadsCache,
+    /// What waits for a lease waits for a session, not for an answer that renews it.
+    RenewedNotNoticed,
     /// A server ends a lease when half of it has passed.
     LeaseEndedEarly,
     /// A server takes a session with a lease to have ended with its connections.
@@ -263,6 +265,7 @@ impl Bug {
         Bug::LeaseIgnored,
         Bug::LeaseFromReply,
         Bug::FencedReadsCache,
+        Bug::RenewedNotNoticed,
         Bug::LeaseEndedEarly,
         Bug::LeaseEndsWithConnection,
         Bug::RestartEndsLeases,

@@ -122,6 +122,10 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
+        Bug::LeaseEndedEarly => 20,
+        Bug::LeaseEndsWithConnection => 13,
+        Bug::RestartEndsLeases => 24,
+        Bug::RenewedNotNoticed => 85,
         _ => 0,
     }
 }

@@ -55,7 +55,9 @@ fn every_world_of_a_cluster_ends_well() {
 #[test]
 fn the_same_seed_is_the_same_world() {
     for seed in 1000..1010 {
-        for worlds in [Worlds::Server, Worlds::Machines, Worlds::Stores, Worlds::Stripes, Worlds::Gateways, Worlds::Clusters] {
+        for worlds in
+            [Worlds::Server, Worlds::Machines, Worlds::Stores, Worlds::Stripes, Worlds::Gateways, Worlds::Clusters]
+        {
             let runs = [(); 2].map(|()| swarm::run_one_of(worlds, seed, None).map_err(|failure| failure.to_string()));
             assert_eq!(runs[0], runs[1]);
             assert!(runs[0].is_ok());

@@ -111,6 +111,11 @@ impl Route {
     }
 
     /// The volume that an upstream belongs to.
+    pub(crate) fn leads_to(&self, leg: VolumeId) -> Option<VolumeId> {
+        self.upstreams.get(leg).map(|upstream| upstream.volume)
+    }
+
+    /// The same for one that is open.
     pub(crate) fn volume_of(&self, leg: VolumeId) -> VolumeId {
         self.upstreams[leg].volume
     }

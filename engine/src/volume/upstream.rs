@@ -26,6 +26,13 @@ use crate::upstream::{Action, Event, Request};
 impl Volumes {
     pub(crate) fn upstream_event(&mut self, leg: VolumeId, event: Event<'_>) {
         self.route.upstream_event(self.now, leg, event);
+        // A session that took longer to begin than its lease lasts has none until the first answer.
+        if let Some(volume) = self.route.leads_to(leg)
+            && self.table.get(volume).is_some_and(|state| !state.lapsed.is_empty())
+            && !planted!(RenewedNotNoticed)
+        {
+            self.lease_granted(volume);
+        }
     }
 
     /// Carries out what the upstreams and the client of the stores want. Whether there was anything.

@@ -12,7 +12,7 @@ use crate::rng::Rng;
 /// As in the server: a schedule is announced two rounds and so much before it takes effect.
 const AHEAD_NS: Nanos = SECOND / 2;
 /// Slots.
-const SLOT_NS: (u64, u64) = (100 * MILLISECOND, 250 * MILLISECOND);
+pub(super) const SLOT_NS: (u64, u64) = (100 * MILLISECOND, 250 * MILLISECOND);
 
 /// The slot of a client, on all its servers.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
-use super::agreed::Spot;
+use super::agreed::{SLOT_NS, Spot};
 use super::clock::ERROR_NS;
 use super::disk::Given;
 use super::server::SWITCH_NS;
@@ -27,6 +27,10 @@ const EXPECTED_NS: Nanos = 9 * MILLISECOND;
 /// A tenant leaves its slot early if it seems that its next request would not fit. It seems so by the mean of some
 /// requests, each of which may be off by this factor.
 const FIT: u64 = 3;
+/// What the requests of a tenant seem to take may be with its think times, if these are shorter than this: then it may
+/// leave so much more.
+const THOUGHT_NS: Nanos = 50 * MILLISECOND;
+const THINKS_NS: Nanos = 150 * MILLISECOND;
 /// An overrun is paid in one of the next slots.
 const PAID_ROUNDS: u64 = 3;
 /// An owner without work for so many rounds is not waited for. It is one more than in the engine, because slots are not
@@ -47,12 +51,14 @@ struct Lane {
     wants_since: Option<Nanos>,
     /// It has no request on the server.
     idle_since: Option<Nanos>,
+    /// When it was last idle for a short time only.
+    thought: Option<Nanos>,
     /// When each of its latest requests was done, and how long it took.
     services: VecDeque<(Nanos, Nanos)>,
     /// By how much it exceeded a slot, and when.
     overruns: VecDeque<(Nanos, Nanos)>,
-    /// When its last slot ended, and by how much it exceeded that.
-    exceeded: (Nanos, Nanos),
+    /// Its last slot, and by how much it exceeded that.
+    exceeded: Option<(Spot, Nanos)>,
     /// By how much it has exceeded its slots, since it last had nothing too much.
     excess_ns: u64,
     /// Of the slots that it wanted: their number, their time, and what it had of that.
@@ -71,7 +77,8 @@ impl Lane {
     /// What it may leave of its slot to the next one, or to others, although it wants it.
     fn allowed_ns(&self, now: Nanos, round_ns: Nanos) -> Nanos {
         let overruns = self.overruns.iter().filter(|(at, _)| at + PAID_ROUNDS * round_ns >= now);
-        FIT * self.expected_ns(now) + overruns.map(|&(_, ns)| ns).sum::<Nanos>()
+        let thinks_ns = if self.thought.is_some_and(|at| at + LATEST_NS >= now) { THINKS_NS } else { 0 };
+        FIT * self.expected_ns(now) + thinks_ns + overruns.map(|&(_, ns)| ns).sum::<Nanos>()
     }
 }
 
@@ -152,6 +159,9 @@ impl Watch {
         for (lane, (waiting, in_device)) in self.lanes.iter_mut().zip(waiting) {
             let since = |is: bool, since: Option<Nanos>| is.then(|| since.unwrap_or(now));
             lane.wants_since = since(waiting > in_device, lane.wants_since);
+            let thought =
+                lane.idle_since.is_some_and(|since| waiting > 0 && (GRACE_NS..THOUGHT_NS).contains(&(now - since)));
+            lane.thought = if thought { Some(now) } else { lane.thought };
             lane.idle_since = since(waiting == 0, lane.idle_since);
         }
     }
@@ -211,10 +221,14 @@ impl Watch {
         if moment.owner(spot) != Some(guest) || !next.is_some_and(|next| self.wants(next, now)) {
             return Ok(());
         }
-        let (at, over_ns) = self.lanes[guest].exceeded;
-        let over_ns = if at <= spot.start && at + round_ns * 5 / 4 > spot.start { over_ns } else { 0 };
-        // What it has left before counts.
-        let owes_ns = over_ns.saturating_sub((spot.end - spot.start) / 8 + 2 * ERROR_NS);
+        // In another schedule, its next slot may have another length.
+        let is_last = |last: &Spot| {
+            last.version == spot.version && last.end <= spot.start && last.end + round_ns * 5 / 4 > spot.start
+        };
+        let exceeded = self.lanes[guest].exceeded.filter(|(last, _)| is_last(last));
+        let over_ns = exceeded.map_or(0, |(_, ns)| ns);
+        // What it has left before counts, also in longer slots of an earlier schedule.
+        let owes_ns = over_ns.saturating_sub(SLOT_NS.1 / 8 + 2 * ERROR_NS);
         if now + owes_ns > spot.end + ERROR_NS {
             return Err(format!(
                 "guest {guest} is served at the end of {spot:?} although it has exceeded its last slot by {over_ns} ns"
@@ -233,7 +247,9 @@ impl Watch {
             // Meanwhile it may be known that the schedule changes.
             turn.spot.end = spot.end;
         } else {
-            let before = self.turn.replace(Turn { spot, is_whole: now < spot.start + SEEN_NS });
+            let before = self
+                .turn
+                .replace(Turn { spot, is_whole: now < spot.start + SEEN_NS && spot.start >= self.excused_until });
             had = match before.filter(|before| before.spot.end <= now) {
                 Some(before) => self.ended(moment, before, spot)?,
                 None => None,
@@ -285,7 +301,7 @@ impl Watch {
             // What it was given later may be lent.
             let over_ns = self.busy_until(end - ERROR_NS, |of| of == guest).saturating_sub(end);
             if Some(guest) == owner {
-                self.lanes[guest].exceeded = (end, over_ns);
+                self.lanes[guest].exceeded = Some((turn.spot, over_ns));
             }
             if over_ns > 0 {
                 self.lanes[guest].overruns.push_back((end, over_ns));

@@ -29,7 +29,8 @@ use crate::workload::Length;
 pub(super) const ISSUED: u64 = 1 << 60;
 /// How long it takes at most until a server knows of it.
 const KNOWN_NS: Nanos = SECOND;
-/// Requests that are made after the second gateway was started.
+/// Requests that are made until the second gateway has the volumes at most, and after that.
+const REQUESTS_MEANWHILE: u64 = 2000;
 const REQUESTS: u64 = 300;
 
 /// What the process of a server knows of sessions with leases that have no connection any more.
@@ -110,7 +111,7 @@ impl Setup {
         }
         setup.mix.commands = vec![(60, command::READ), (20, command::WRITE), (1, command::FLUSH)];
         setup.mix.lengths = vec![(1, Length::Small)];
-        setup.mix.fua = rng.pick(&[0, 50_000]);
+        setup.mix.fua = rng.pick(&[0, 300_000, 300_000]);
         (setup.window, setup.think_ns) = (rng.pick(&[4, 16]), rng.pick(&[MILLISECOND, 10 * MILLISECOND]));
         setup.lease_ms = Some(rng.pick(&[300, 1000, 3000]));
         setup.deadline_ns = None;
@@ -123,6 +124,7 @@ impl World {
     pub(super) fn hand_over(&mut self) -> Verdict {
         let (first, lease_ns) = (self.setup.kind.gateway(), self.setup.lease_ms.unwrap_or(0) * MILLISECOND);
         let away_ns = lease_ns + self.out.rng.between(lease_ns / 4, 2 * lease_ns + 2 * SECOND);
+        let short_ns = lease_ns / 100 * self.out.rng.between(50, 95);
         self.resume(first);
         match self.out.rng.below(8) {
             // It continues when the second one is served, or before.
@@ -137,7 +139,7 @@ impl World {
                 (0..first).for_each(|server| self.out.network.part(server, first, self.out.now + away_ns));
                 match what {
                     // Replies that were on their way wait for it.
-                    3 | 4 => self.stop(first, lease_ns / 100 * self.out.rng.between(50, 95)),
+                    3 | 4 => self.stop(first, short_ns),
                     5 => {
                         let wires = self.out.network.of_machine(first);
                         let out = &mut self.out;
@@ -164,8 +166,22 @@ impl World {
             }
             (self.volumes[at].front, self.volumes[at].is_fenced) = (first + 1, true);
         }
-        self.setup.requests = self.out.stats.requests + REQUESTS;
+        self.setup.requests = self.out.stats.requests + REQUESTS_MEANWHILE;
         self.start(first + 1)
+    }
+
+    /// At the end: the first gateway may have kept its leases. Then it dies.
+    pub(super) fn finish_hand_over(&mut self) -> Verdict {
+        let first = self.setup.kind.gateway();
+        if self.setup.lease_ms.is_none() || !self.volumes.iter().any(|volume| volume.is_fenced && volume.front > first)
+        {
+            return Ok(());
+        }
+        for id in (0..self.clients.len()).filter(|&id| self.clients[id].stays).collect::<Vec<_>>() {
+            self.disconnect(id);
+            self.clients[id].stays = false;
+        }
+        self.kill(first, None)
     }
 
     /// The second gateway has a volume: what the first one had not flushed is lost, and it does nothing more.
@@ -176,6 +192,7 @@ impl World {
         volume.losses.push(self.ops);
         if volume.alone_since.is_none() && volume.front > self.setup.kind.gateway() {
             volume.alone_since = Some(self.out.step);
+            self.setup.requests = self.setup.requests.min(self.out.stats.requests + REQUESTS);
         }
         self.out.step += 1;
     }
