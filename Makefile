@@ -50,6 +50,8 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=machines
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stores
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stripes
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=clusters
+	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=gateways
 	@$(MAKE) --no-print-directory test-planted-long
 	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	AEROGEL_TEST_LONG=1 cargo test -p node $(CHECKED) bodies_are_refused_or_done
@@ -81,7 +83,7 @@ test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
-swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load, stripes); a failing one is printed
+swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load, stripes, clusters); a failing one
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)

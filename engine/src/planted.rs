@@ -31,6 +31,14 @@ bugs! {
     LeaseFromReply,
     /// A client in whose place another one was admitted still answers from its cache.
     FencedReadsCache,
+    /// What waits for a lease waits for a session, not for an answer that renews it.
+    RenewedNotNoticed,
+    /// A server ends a lease when half of it has passed.
+    LeaseEndedEarly,
+    /// A server takes a session with a lease to have ended with its connections.
+    LeaseEndsWithConnection,
+    /// A server that restarts takes no client to have a lease.
+    RestartEndsLeases,
     /// A flush is answered before the dirty blocks are written.
     FlushDoesNotWait,
     /// A flush waits for write-back but does not flush the device.
@@ -225,9 +233,60 @@ bugs! {
     InvalidWhileHiding,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
+    /// The clock that a disk is told first is the one it keeps.
+    ClockCorrectionIgnored,
+    /// A correction of the clock moves the slots in the wrong direction.
+    ClockCorrectionReversed,
+    /// A schedule takes effect when it is known, not when it begins.
+    ScheduleTakenAtOnce,
+    /// A schedule that is known before the one before it has begun replaces that one.
+    ScheduleSkipped,
+    /// The first round of a schedule that comes late begins when it comes.
+    LateScheduleBeginsThen,
+    /// A lower version of the schedule replaces a higher one.
+    LowerVersionTaken,
+    /// A tenant does not pay for what it exceeds its slots by.
+    OverrunNotDebited,
+    /// After an overrun the next slice is as long as ever, and all others are later.
+    OverrunShiftsSlices,
+    /// What is lent to a tenant stays with it when the owner of the slot comes back.
+    LentSlotKept,
+    /// A borrower has as many requests in the device as it likes, although the owner of the slot may come back.
+    LentWithoutBound,
+    /// The disk is idle in the slot of a tenant that stays away for longer than it usually pauses.
+    UsualPauseAwaited,
+    /// The disk is idle in the slot of a tenant that has not had work for long.
+    IdleOwnerAwaited,
 }
 
 impl Bug {
+    /// Those of sessions with leases.
+    pub const LEASES: &[Bug] = &[
+        Bug::LeaseIgnored,
+        Bug::LeaseFromReply,
+        Bug::FencedReadsCache,
+        Bug::RenewedNotNoticed,
+        Bug::LeaseEndedEarly,
+        Bug::LeaseEndsWithConnection,
+        Bug::RestartEndsLeases,
+    ];
+
+    /// Those of a disk that follows a schedule.
+    pub const CLUSTERS: &[Bug] = &[
+        Bug::ClockCorrectionIgnored,
+        Bug::ClockCorrectionReversed,
+        Bug::ScheduleTakenAtOnce,
+        Bug::ScheduleSkipped,
+        Bug::LateScheduleBeginsThen,
+        Bug::LowerVersionTaken,
+        Bug::OverrunNotDebited,
+        Bug::OverrunShiftsSlices,
+        Bug::UsualPauseAwaited,
+        Bug::LentSlotKept,
+        Bug::LentWithoutBound,
+        Bug::IdleOwnerAwaited,
+    ];
+
     /// Those of the client of off-load stores. The worlds of `offload/tests.rs` find them.
     pub const OFFLOAD: &[Bug] = &[
         Bug::BaseWrittenWhileAway,

@@ -24,6 +24,10 @@ enum Kind {
     Stores,
     /// Several machines: a gateway whose volumes are striped over servers.
     Stripes,
+    /// The same with two gateways, of which one takes over from the other.
+    Gateways,
+    /// Servers whose disks follow a schedule, each by its own clock.
+    Clusters,
 }
 
 /// What to run.
@@ -107,6 +111,8 @@ impl Swarm {
             Kind::Machines => Worlds::Machines,
             Kind::Stores => Worlds::Stores,
             Kind::Stripes => Worlds::Stripes,
+            Kind::Gateways => Worlds::Gateways,
+            Kind::Clusters => Worlds::Clusters,
         }
     }
 
@@ -192,6 +198,8 @@ impl Swarm {
             Kind::Machines => " --worlds machines",
             Kind::Stores => " --worlds stores",
             Kind::Stripes => " --worlds stripes",
+            Kind::Gateways => " --worlds gateways",
+            Kind::Clusters => " --worlds clusters",
         };
         eprintln!("  cargo run --profile checked -p lab{features} -- swarm{worlds} --seed {seed} --verbose{bug}");
     }

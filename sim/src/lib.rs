@@ -10,6 +10,7 @@
 //!                                     ├─ trouble, promptness, stall            checks of errors and waiting
 //!                                     └─ entitled                              checks of ceilings and delivered bytes
 //!                 or machines: several engines, the network between them, gateways on servers
+//!                 or clusters: several engines whose disks follow a schedule
 //! ```
 //!
 //! [`load`] is separate: traces and synthetic loads, for virtual and live servers.
@@ -34,6 +35,7 @@ mod access;
 mod answers;
 pub mod bench;
 pub mod cell;
+mod clusters;
 pub mod disk;
 mod entitled;
 pub mod fault;

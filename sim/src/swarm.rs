@@ -4,6 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Verdict;
+use crate::clusters;
 use crate::machines;
 use crate::setup::{Focus, Setup};
 use crate::trace::{Sink, Trace};
@@ -42,6 +43,10 @@ pub enum Worlds {
     Stores,
     /// Several machines: servers, and a gateway whose volumes are striped over them.
     Stripes,
+    /// The same with two gateways whose sessions have leases: one takes over from the other.
+    Gateways,
+    /// Servers whose disks follow a schedule, and clients striped over them.
+    Clusters,
 }
 
 /// Runs the world of `seed`; `sink` sees each line of its trace.
@@ -77,6 +82,20 @@ pub fn run_stripes(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>
     ended(seed, verdict, world.trace(), world.stats())
 }
 
+/// The same for a world of two gateways whose sessions have leases.
+pub fn run_gateways(seed: u64, focus: Option<machines::Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = machines::World::with_gateways(seed, focus, sink);
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
+/// The same for a world of servers whose disks follow a schedule.
+pub fn run_clusters(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = clusters::World::new(seed, sink);
+    let verdict = caught(|| world.run());
+    ended(seed, verdict, world.trace(), world.stats())
+}
+
 /// The same for one of these worlds.
 pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
     match worlds {
@@ -84,6 +103,8 @@ pub fn run_one_of(worlds: Worlds, seed: u64, sink: Option<Sink>) -> Result<Succe
         Worlds::Machines => run_machines(seed, None, sink),
         Worlds::Stores => run_stores(seed, None, sink),
         Worlds::Stripes => run_stripes(seed, None, sink),
+        Worlds::Gateways => run_gateways(seed, None, sink),
+        Worlds::Clusters => run_clusters(seed, sink),
     }
 }
 

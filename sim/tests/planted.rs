@@ -69,6 +69,8 @@ fn worlds(bug: Bug) -> Worlds {
     match bug {
         Bug::ReclaimNotDurable => Worlds::Stores,
         _ if Bug::OFFLOAD.contains(&bug) => Worlds::Stores,
+        _ if Bug::LEASES.contains(&bug) => Worlds::Gateways,
+        _ if Bug::CLUSTERS.contains(&bug) => Worlds::Clusters,
         _ if is_of_machines(bug) => Worlds::Machines,
         _ if is_of_stripes(bug) => Worlds::Stripes,
         _ => Worlds::Server,
@@ -81,6 +83,8 @@ fn run(bug: Bug, seed: u64) -> Option<Failure> {
         Worlds::Machines => swarm::run_machines(seed, focus_of_machines(bug), None),
         Worlds::Stores => swarm::run_stores(seed, focus_of_machines(bug), None),
         Worlds::Stripes => swarm::run_stripes(seed, focus_of_machines(bug), None),
+        Worlds::Gateways => swarm::run_gateways(seed, None, None),
+        Worlds::Clusters => swarm::run_clusters(seed, None),
     };
     outcome.err()
 }
@@ -118,6 +122,10 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
+        Bug::LeaseEndedEarly => 20,
+        Bug::LeaseEndsWithConnection => 13,
+        Bug::RestartEndsLeases => 24,
+        Bug::RenewedNotNoticed => 85,
         _ => 0,
     }
 }
@@ -196,4 +204,14 @@ fn every_planted_bug_of_off_load_is_found() {
 #[test]
 fn every_planted_bug_of_striped_volumes_is_found() {
     all_are_found(Worlds::Stripes);
+}
+
+#[test]
+fn every_planted_bug_of_a_cluster_is_found() {
+    all_are_found(Worlds::Clusters);
+}
+
+#[test]
+fn every_planted_bug_of_leases_is_found() {
+    all_are_found(Worlds::Gateways);
 }

@@ -9,6 +9,10 @@ const MACHINES_SEEDS: u64 = 200;
 const STORES_SEEDS: u64 = 200;
 /// Of worlds with striped volumes.
 const STRIPES_SEEDS: u64 = 200;
+/// Of worlds with two gateways.
+const GATEWAYS_SEEDS: u64 = 60;
+/// Of worlds of servers that follow a schedule.
+const CLUSTERS_SEEDS: u64 = 30;
 
 fn run_all(worlds: Worlds, seeds: u64, option: &str) {
     for seed in 0..seeds {
@@ -39,9 +43,21 @@ fn every_world_with_striped_volumes_ends_well() {
 }
 
 #[test]
+fn every_world_of_two_gateways_ends_well() {
+    run_all(Worlds::Gateways, GATEWAYS_SEEDS, " --worlds gateways");
+}
+
+#[test]
+fn every_world_of_a_cluster_ends_well() {
+    run_all(Worlds::Clusters, CLUSTERS_SEEDS, " --worlds clusters");
+}
+
+#[test]
 fn the_same_seed_is_the_same_world() {
     for seed in 1000..1010 {
-        for worlds in [Worlds::Server, Worlds::Machines, Worlds::Stores, Worlds::Stripes] {
+        for worlds in
+            [Worlds::Server, Worlds::Machines, Worlds::Stores, Worlds::Stripes, Worlds::Gateways, Worlds::Clusters]
+        {
             let runs = [(); 2].map(|()| swarm::run_one_of(worlds, seed, None).map_err(|failure| failure.to_string()));
             assert_eq!(runs[0], runs[1]);
             assert!(runs[0].is_ok());

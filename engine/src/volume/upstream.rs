@@ -60,6 +60,8 @@ impl Volumes {
                     self.io_done(io, self.now, result);
                     self.relieve_upstream(volume);
                 }
+                // A session that took longer to begin than its lease lasts has none until the first answer.
+                Action::Granted if planted!(RenewedNotNoticed) => {}
                 Action::Granted => self.lease_granted(volume),
                 Action::Load(load) => self.route.load_told(self.now, volume, load),
                 // A part of a flush has ended, and with the last one the flush, without a result.

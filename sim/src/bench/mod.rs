@@ -18,6 +18,7 @@
 //! jitter and of full sockets are measured on a real server.
 
 pub mod cluster;
+mod driven;
 mod links;
 mod pipe;
 pub mod raw;

@@ -39,6 +39,8 @@ pub(crate) struct Volume {
     pub(crate) is_fenced: bool,
     pub(crate) losses: Vec<OpId>,
     pub(crate) unsettled: Vec<(OpId, Range<u64>)>,
+    /// A second gateway has it since then, and the first one does nothing more.
+    pub(crate) alone_since: Option<u64>,
     /// Requests may fail.
     pub(crate) may_fail: bool,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Client {
     pub(crate) script: VecDeque<Request>,
     /// Error of the last answer.
     pub(crate) error: Option<u32>,
+    /// It stays with a gateway that does not have the volume any more.
+    pub(crate) stays: bool,
 }
 
 impl Client {
@@ -71,6 +75,7 @@ impl Client {
             thinks: false,
             script: VecDeque::new(),
             error: None,
+            stays: false,
         }
     }
 }
@@ -214,7 +219,11 @@ impl World {
         self.out.stats.errors += u64::from(error != 0);
         self.out.log(Line::Answer(ConnId(id as u32), request, error));
         let at = self.clients[id].volume;
-        self.check_error(at, request, error)?;
+        self.check_error(id, request, error)?;
+        let alone_since = self.volumes[at].alone_since.filter(|_| self.clients[id].stays);
+        if alone_since.is_some_and(|since| pending.start > since && error == 0 && request.command != command::FLUSH) {
+            return Err(format!("{request:?} was answered by a gateway that does not have the volume any more"));
+        }
         let (step, horizon) = (self.out.step, self.horizon(at).min(pending.start));
         let cells = cell::covered(request.offset, u64::from(request.len));
         // Not on it is what is in stores; that it is not lost is seen when a machine dies, and at the end.
@@ -231,6 +240,8 @@ impl World {
                     history.check_durable(medium, cells)?;
                 }
             }
+            // It covers what this gateway has acknowledged.
+            command::FLUSH if alone_since.is_some() => {}
             command::FLUSH if error == 0 => history.flushed(medium, pending.start, horizon)?,
             of if changes(of) => history.settle(request.op, cells, step),
             _ => {}
@@ -240,8 +251,9 @@ impl World {
         Ok(())
     }
 
-    fn check_error(&self, volume: usize, request: Request, error: u32) -> Verdict {
-        let excused = self.volumes[volume].may_fail && error == Errno::Io as u32
+    fn check_error(&self, id: usize, request: Request, error: u32) -> Verdict {
+        let client = &self.clients[id];
+        let excused = (self.volumes[client.volume].may_fail || client.stays) && error == Errno::Io as u32
             || request.has(command_flag::FAST_ZERO) && error == Errno::NotSupported as u32
             || request.has(command_flag::DF) && error == Errno::Overflow as u32;
         if error == 0 || excused { Ok(()) } else { Err(format!("{request:?} was answered with error {error}")) }

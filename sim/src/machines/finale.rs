@@ -20,11 +20,14 @@ impl World {
         self.note("the end begins".into());
         self.out.network.heal();
         self.restore()?;
+        self.finish_hand_over()?;
         let since = self.out.now;
         for at in 0..self.machines.len() {
             self.machines[at].disk.faults = Faults::NONE;
             self.resume(at);
-            if self.machines[at].life > 0 {
+            let is_over =
+                self.setup.lease_ms.is_some() && at == self.setup.kind.gateway() && self.volumes[0].front > at;
+            if self.machines[at].life > 0 && !is_over {
                 self.out.queue.push(self.out.now, Wake::Start(at));
             }
         }

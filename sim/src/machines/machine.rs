@@ -18,6 +18,7 @@ use engine::upstream::LinkId;
 use engine::{Action, Config, Event, Outgoing, Receive, Server};
 
 use super::gateway::Up;
+use super::leases::Leases;
 use super::network::{Chunk, Side, Wire};
 use super::offload::{Control, Offloading};
 use super::serving::{Conn, Door, Epochs};
@@ -125,6 +126,7 @@ pub(crate) struct Process {
     /// Exports of which a session has begun.
     pub(crate) online: BTreeSet<VolumeId>,
     pub(crate) offloading: Offloading,
+    pub(crate) leases: Leases,
 }
 
 /// A machine.
@@ -143,6 +145,9 @@ pub(crate) struct Machine {
     pub(crate) hosted: Vec<Hosted>,
     /// On its disk: the latest epoch of each client, by volume.
     pub(crate) epochs: BTreeMap<VolumeId, Epochs>,
+    /// Its leases, and the latest epoch that it knows to be issued.
+    pub(crate) lease_ms: Option<u64>,
+    pub(crate) issued: u64,
     /// What is known of its stores.
     pub(crate) control: Option<Control>,
     /// Ends of connections that a dead process had, and of which the other side learns when its requests have ended.
@@ -355,8 +360,10 @@ impl Running<'_> {
             closed: BTreeSet::new(),
             online: BTreeSet::new(),
             offloading: Offloading::default(),
+            leases: Leases::default(),
         });
         self.log(Line::Note(format!("process {} starts", self.machine.life)));
+        self.remember_leases();
         for (tenant, is_remote) in [(LOCAL, false), (REMOTE, true)] {
             let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), is_remote, ..TenantSpec::default() };
             self.command(Command::SetTenant(tenant, spec))?;

@@ -11,6 +11,8 @@
 //! another volume. What was acknowledged is read until its gateway dies, and is on the server's medium after a flush
 //! (`history.rs`). At the end nothing fails any more: every flush succeeds, and volumes can be closed.
 //!
+//! Two gateways may have leases (`leases.rs`), which the clients use at the same time.
+//!
 //! A volume may be striped over several servers (`Kind::Stripes`), each with the troubles of one. Its content is where
 //! a model of its own says.
 //!
@@ -28,6 +30,7 @@
 mod clients;
 mod finale;
 mod gateway;
+mod leases;
 mod machine;
 mod network;
 mod offload;
@@ -88,6 +91,8 @@ enum Wake {
     Trouble,
     /// The right volume is there again.
     Restore,
+    /// A server knows of the epoch that the cluster has issued to the second gateway.
+    Issued(usize),
 }
 
 #[derive(Debug)]
@@ -157,6 +162,11 @@ impl World {
         World::with(Setup::stripes(seed, focus), seed, sink)
     }
 
+    /// The world of a seed in which two gateways have leases.
+    pub(crate) fn with_gateways(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
+        World::with(Setup::gateways(seed, focus), seed, sink)
+    }
+
     /// The world of a seed in which machines off-load writes to one another.
     pub(crate) fn with_stores(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
         World::with(Setup::stores(seed, focus), seed, sink)
@@ -177,6 +187,7 @@ impl World {
             is_fenced: true,
             losses: Vec::new(),
             unsettled: Vec::new(),
+            alone_since: None,
             may_fail: (volume.is_remote || has_stores) && setup.deadline_ns.is_some(),
         };
         let volumes = setup.volumes.iter().enumerate().map(|volume| new_volume(volume, &mut rng)).collect();
@@ -184,6 +195,7 @@ impl World {
         let clients = owners.map(|at| Client::new(at, rng.fork())).collect();
         let is_special =
             !matches!(setup.kind, Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. });
+        let is_special = is_special || setup.lease_ms.is_some();
         let special_at = if is_special { rng.between(1, 8) } else { 0 };
         let troubles = special_at + rng.between(2, 40);
         let out = Outside {
@@ -317,6 +329,7 @@ impl World {
             Wake::Think(client) => self.think(client),
             Wake::Trouble => return self.trouble(),
             Wake::Restore => return self.restore(),
+            Wake::Issued(server) => self.machines[server].issued = leases::ISSUED,
         }
         Ok(())
     }
@@ -428,8 +441,9 @@ impl World {
             }
         }
         for (machine, volume) in std::mem::take(&mut self.out.offline) {
-            let is_front = || self.volumes.get(volume.0 as usize).is_none_or(|volume| machine == volume.front);
-            let is_outdated = self.setup.kind == Kind::Return && !is_front();
+            let of = if self.setup.lease_ms.is_some() { self.machines[machine].leads_to(volume).0 } else { volume };
+            let is_front = || self.volumes.get(of.0 as usize).is_none_or(|volume| machine == volume.front);
+            let is_outdated = (self.setup.kind == Kind::Return || self.setup.lease_ms.is_some()) && !is_front();
             if self.swapped_at.is_none() && !is_outdated {
                 return Err(format!("{volume:?} is offline"));
             }
@@ -439,14 +453,19 @@ impl World {
 
     /// A process has its volume: nothing of an earlier process can take effect any more.
     fn reached(&mut self, at: usize) {
-        let volume = &mut self.volumes[at];
-        if !std::mem::take(&mut volume.is_fenced) {
+        if !std::mem::take(&mut self.volumes[at].is_fenced) {
             return;
         }
-        let step = self.out.step;
+        if self.setup.lease_ms.is_some() {
+            self.handed_over(at);
+        }
+        let (volume, step) = (&mut self.volumes[at], self.out.step);
         volume.losses.drain(..).for_each(|op| volume.history.end_loss(op, step));
         volume.unsettled.drain(..).for_each(|(op, cells)| volume.history.settle(op, cells, step));
-        for id in (0..self.clients.len()).filter(|&id| self.clients[id].volume == at).collect::<Vec<_>>() {
+        for id in (0..self.clients.len())
+            .filter(|&id| self.clients[id].volume == at && !self.clients[id].stays)
+            .collect::<Vec<_>>()
+        {
             self.connect(id);
         }
     }

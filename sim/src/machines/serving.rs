@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use engine::driver::Driver as _;
 use engine::ids::{ConnId, VolumeId};
 use engine::nbd::{Claim, Export, Exports, Form, Handshake, Outcome};
+use engine::units::Nanos;
 use engine::{Event, Session};
 
 use super::machine::{Running, Use};
@@ -23,7 +24,7 @@ pub(crate) struct Epochs {
     /// The latest epoch of each client.
     of: BTreeMap<String, u64>,
     /// The client that was admitted last.
-    last: String,
+    pub(super) last: String,
 }
 
 /// A client in its handshake.
@@ -37,7 +38,11 @@ pub(crate) struct Door {
 pub(crate) struct Conn {
     pub(crate) wire: Wire,
     pub(crate) volume: VolumeId,
-    claim: Option<Claim>,
+    pub(super) claim: Option<Claim>,
+    /// When something arrived last, by the machine's clock, or it began. Its session has ended although its client does
+    /// not know.
+    pub(super) heard: Nanos,
+    pub(super) is_released: bool,
     /// The engine wants it closed when everything is sent.
     pub(crate) is_closing: bool,
     /// The client has ended it; what it sent before is still there.
@@ -82,7 +87,18 @@ impl Running<'_> {
         let process = self.process();
         let conn = (0..).map(ConnId).find(|conn| !process.conns.contains_key(conn)).expect("a free slot");
         process.uses.insert(wire, Use::Conn(conn));
-        let state = Conn { wire, volume, claim, is_closing: false, has_ended: false, is_over: false };
+        let heard = self.now();
+        let process = self.process();
+        let state = Conn {
+            wire,
+            volume,
+            claim,
+            heard,
+            is_released: false,
+            is_closing: false,
+            has_ended: false,
+            is_over: false,
+        };
         process.conns.insert(conn, state);
         let tenant = self.machine.hosted(volume).tenant();
         let process = self.process();
@@ -97,7 +113,11 @@ impl Running<'_> {
         match (self.process().uses.get(&wire).copied(), what) {
             (Some(Use::Door), Chunk::Bytes(_)) => self.negotiate(wire)?,
             (Some(Use::Door), Chunk::End) => self.slam(wire),
-            (Some(Use::Conn(conn)), Chunk::Bytes(_)) => self.process().cpu.ready(conn),
+            (Some(Use::Conn(conn)), Chunk::Bytes(_)) => {
+                let now = self.now();
+                self.process().conns.get_mut(&conn).expect("a connection").heard = now;
+                self.process().cpu.ready(conn);
+            }
             (Some(Use::Conn(conn)), Chunk::End) => {
                 self.process().conns.get_mut(&conn).expect("a connection").has_ended = true;
                 self.process().cpu.ready(conn);
@@ -128,7 +148,7 @@ impl Running<'_> {
         let hosted = self.machine.hosted.iter().filter(|hosted| open.contains(&hosted.volume));
         let exports = hosted.filter_map(|hosted| {
             let (name, size, identity) = (hosted.export.clone()?, hosted.size, hosted.identity);
-            Some((hosted.volume, Export { name, size, identity, ..Export::default() }))
+            Some((hosted.volume, Export { name, size, identity, lease_ms: self.machine.lease_ms, ..Export::default() }))
         });
         exports.unzip()
     }
@@ -230,8 +250,15 @@ impl Running<'_> {
             .collect();
         let open: Vec<(ConnId, Claim, bool)> =
             self.claimed(volume).map(|(conn, claim, is_over)| (conn, claim.clone(), is_over)).collect();
+        if claim.leased && claim.epoch < self.machine.issued {
+            return Ok(Admission::Interrupted("another client was issued a higher epoch".into()));
+        }
+        if let Some(why) = self.lease_of_another(volume, claim) {
+            return Ok(Admission::Refused(why));
+        }
+        let leased = claim.leased;
         let mut holders = open.iter().map(|(_, claim, _)| claim).chain(&waiting);
-        if let Some(holder) = holders.find(|holder| holder.client != claim.client) {
+        if let Some(holder) = holders.find(|holder| holder.client != claim.client && !leased) {
             return Ok(Admission::Refused(format!("{} has the volume", holder.client)));
         }
         let is_open = open.iter().any(|(_, of, is_over)| of == claim && !is_over) || waiting.contains(claim);
@@ -239,12 +266,18 @@ impl Running<'_> {
         if claim.after.is_some() && !last.is_empty() && *last != claim.client && !is_open {
             return Ok(Admission::Interrupted(format!("{last} was admitted since session {:?}", claim.after)));
         }
+        // Those of sessions with leases are of all clients.
+        let latest = of.values().copied().max().filter(|_| leased).unwrap_or(0);
         let recorded = of.entry(claim.client.clone()).or_default();
-        if claim.epoch <= *recorded && !is_open && !planted!(EarlierEpochAdmitted) {
-            return Ok(Admission::Refused(format!("its latest session has epoch {recorded}")));
+        if claim.epoch <= latest.max(*recorded) && !is_open && !planted!(EarlierEpochAdmitted) {
+            let why = format!("the latest session has epoch {}", latest.max(*recorded));
+            return Ok(if leased { Admission::Interrupted(why) } else { Admission::Refused(why) });
         }
         (*recorded, *last) = (claim.epoch, claim.client.clone());
         let earlier = |of: &Claim| of.epoch < claim.epoch || planted!(EarlierEpochAdmitted) && of != claim;
+        if leased {
+            self.release_others(volume, claim);
+        }
         let mut waits = false;
         for (conn, ..) in open.iter().filter(|(_, of, _)| earlier(of) && !planted!(EarlierSessionKept)) {
             waits = true;
@@ -273,6 +306,9 @@ impl Running<'_> {
         process.uses.remove(&state.wire);
         process.to_send.remove(&conn);
         self.close(state.wire, 1);
+        if let Some(claim) = state.claim.filter(|claim| claim.leased && !state.is_released) {
+            self.lease_runs_on(state.volume, &claim);
+        }
         let at = (self.machine.at, self.machine.life);
         self.out.queue.push(self.out.now, super::Wake::Process(at.0, at.1, super::Call::Grant));
         Ok(())

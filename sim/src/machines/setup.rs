@@ -109,6 +109,8 @@ pub(crate) struct Setup {
     patience_ns: Nanos,
     /// Stores are removed while they are in use.
     removes_stores: bool,
+    /// Two gateways have leases of so many ms.
+    pub(crate) lease_ms: Option<u64>,
     /// All machines lose power at once.
     pub(crate) is_blackout: bool,
     /// A process that dies has lost its connections before, and what it sent may arrive later.
@@ -166,6 +168,7 @@ impl Setup {
             offload: NO_STORES,
             patience_ns: 0,
             removes_stores: false,
+            lease_ms: None,
             is_blackout: false,
             is_late: false,
             stalls: false,
@@ -318,7 +321,9 @@ impl Setup {
 
     /// The machines: the server, and one or two gateways.
     pub(crate) fn machines(&self, rng: &mut Rng) -> Vec<Machine> {
-        let has_two = matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return) || self.kind.has_stores();
+        let has_two = matches!(self.kind, Kind::Failover | Kind::Zombie | Kind::Return)
+            || self.kind.has_stores()
+            || self.lease_ms.is_some();
         let gateways = if has_two { 2 } else { 1 };
         (0..self.kind.gateway() + gateways).map(|at| self.machine(at, rng)).collect()
     }
@@ -349,6 +354,8 @@ impl Setup {
             is_on: true,
             hosted: self.hosted(at),
             epochs: Default::default(),
+            lease_ms: self.lease_ms,
+            issued: 0,
             control: self.kind.has_stores().then(|| self.control(at)),
             unended: Vec::new(),
         }

@@ -5,6 +5,7 @@ use engine::ids::VolumeId;
 use engine::units::BLOCK;
 
 use super::World;
+use super::leases::ISSUED;
 use super::machine::Hosted;
 use super::setup::{Focus, Kind, SERVER, Setup};
 use crate::medium::{Blocks, Medium, Sector};
@@ -68,7 +69,7 @@ impl Setup {
         let of_machine = numbered.filter(|(_, volume)| !is_server || volume.is_remote);
         of_machine
             .map(|(at, setup)| {
-                let leg = |server: usize| self.leg(at, server, servers);
+                let leg = |server: usize| self.leg(at, server, servers, machine);
                 let other = |server: usize| (VolumeId(FIRST_LEG + (at * SERVERS_MAX + server) as u32), leg(server));
                 let is_away = !is_server && setup.is_remote;
                 let others = || (1..servers).map(other).collect();
@@ -89,11 +90,14 @@ impl Setup {
     }
 
     /// A server's export of a volume: larger than its part on all but the first.
-    fn leg(&self, volume: usize, server: usize, servers: usize) -> UpstreamSpec {
+    fn leg(&self, volume: usize, server: usize, servers: usize, machine: usize) -> UpstreamSpec {
         let identity = 100 + (server * 1000 + volume) as u128;
         UpstreamSpec {
             size: self.volumes[volume].size / servers as u64 + server as u64 * BLOCK,
             volume: (!self.kind.has_strangers()).then_some(identity),
+            client: if machine > servers { "second".into() } else { "gateway".into() },
+            epoch: if machine > servers { ISSUED } else { 0 },
+            is_leased: self.lease_ms.is_some(),
             ..self.upstream(volume, server)
         }
     }

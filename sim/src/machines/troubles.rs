@@ -73,7 +73,7 @@ impl World {
                 (one, (one + 1) % self.machines.len())
             }
             false => match self.setup.kind {
-                Kind::Stripes { servers, .. } => (servers, self.out.rng.below(servers as u64) as usize),
+                Kind::Stripes { servers, .. } => (self.volumes[0].front, self.out.rng.below(servers as u64) as usize),
                 _ => (self.volumes[0].front, SERVER),
             },
         };
@@ -148,7 +148,7 @@ impl World {
         self.power_off(store, away_ns)
     }
 
-    fn stop(&mut self, machine: usize, away_ns: Nanos) {
+    pub(super) fn stop(&mut self, machine: usize, away_ns: Nanos) {
         if self.machines[machine].is_running() {
             self.note(format!("machine {machine} is stopped"));
             self.machines[machine].stopped = Some(Vec::new());
@@ -237,9 +237,14 @@ impl World {
 
     fn lose_front(&mut self, at: usize) {
         for id in 0..self.clients.len() {
-            if self.clients[id].volume == at {
+            if self.clients[id].volume == at && !self.clients[id].stays {
                 self.disconnect(id);
             }
+        }
+        if self.setup.lease_ms.is_some() {
+            // What that has lost is known when the next one has the volume.
+            self.volumes[at].is_fenced = true;
+            return;
         }
         (self.out.step, self.ops) = (self.out.step + 1, self.ops + 1);
         let volume = &mut self.volumes[at];
@@ -277,6 +282,7 @@ impl World {
             return Ok(());
         }
         match self.setup.kind {
+            Kind::Stripes { .. } if self.setup.lease_ms.is_some() => self.hand_over(),
             Kind::Plain | Kind::Stranger | Kind::Stores { .. } | Kind::Stripes { .. } => Ok(()),
             Kind::Swap => self.swap(away_ns),
             Kind::Failover => {

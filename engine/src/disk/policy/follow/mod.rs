@@ -84,6 +84,7 @@ impl Tenant {
     /// A slice that was to end at `end` has ended with so much left, in slots of this length. What it leaves counts up
     /// to a few requests, a debt up to a slot.
     fn leaves(&mut self, end: ClusterNanos, left_ns: i64, length_ns: Nanos) {
+        let left_ns = if planted!(OverrunNotDebited) { left_ns.max(0) } else { left_ns };
         let (most, least) = (length_ns / REQUEST_PART, length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
         self.balance_ns = (self.balance_ns + left_ns).clamp(-(least as i64), most as i64);
         if left_ns < 0 {
@@ -230,6 +231,9 @@ impl Policy for Follow {
             return turn;
         }
         if !view.lanes.wants_device(&view.lanes[owner]) && t < self.own_end(owner, at) {
+            if planted!(IdleOwnerAwaited) {
+                return Turn::Nothing(Some(self.times.engine_ns(at.end)));
+            }
             return self.lend(t, at.end, Some(owner), view);
         }
         // The owner has no use for the rest of its slot: the next one begins early.
@@ -288,13 +292,15 @@ impl Follow {
         // The client of a striped volume may wait for another server since its last slot, and have its next request
         // here as soon as that one has answered.
         let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };
-        let may_wait = self.tenants[owner].served_in != Some(slot.start) && slot.is_striped && self.is_active(owner, t);
-        let awaits = !wants_device && may_wait && view.slices[owner].is_expected_anew(lane, idling);
-        let is_awaited = awaits || !wants_device && view.slices[owner].is_expected(now, lane, idling);
+        let may_wait = !wants_device && (self.is_active(owner, t) || planted!(UsualPauseAwaited));
+        let is_new = self.tenants[owner].served_in != Some(slot.start) && slot.is_striped;
+        let awaits = may_wait && is_new && view.slices[owner].is_expected_anew(lane, idling);
+        let is_awaited = awaits || may_wait && view.slices[owner].is_expected(now, lane, idling);
         if !(wants_device && fits || is_awaited) {
             return None;
         }
         self.tenants[owner].served_in = Some(slot.start);
+        let end = if planted!(OverrunShiftsSlices) && wants_device { t + slot.length_ns } else { end };
         let slice = self.begins(t, Current { tenant: owner, is_own: true, end, lender: None }, None);
         Some(Turn::Slice(Slot { awaits, ..slice }))
     }
@@ -303,7 +309,8 @@ impl Follow {
     fn lend(&mut self, t: ClusterNanos, end: ClusterNanos, owner: Option<TenantId>, view: View<'_>) -> Turn {
         match self.borrower(owner, t, end - t, view) {
             Some(tenant) => {
-                let most = owner.filter(|&owner| self.is_active(owner, t)).map(|_| 1);
+                let may_return = |&owner: &TenantId| self.is_active(owner, t) && !planted!(LentWithoutBound);
+                let most = owner.filter(may_return).map(|_| 1);
                 Turn::Slice(self.begins(t, Current { tenant, is_own: false, end, lender: owner }, most))
             }
             None => Turn::Nothing(Some(self.times.engine_ns(end)).filter(|_| end < ClusterNanos::MAX)),
@@ -321,7 +328,7 @@ impl Slicing for Follow {
     /// The owner of the slot has come back.
     fn interrupts(&mut self, _owner: TenantId, _left_ns: Nanos, view: View<'_>) -> bool {
         let lender = self.current.and_then(|current| current.lender);
-        lender.is_some_and(|lender| view.lanes.wants_device(&view.lanes[lender]))
+        lender.is_some_and(|lender| view.lanes.wants_device(&view.lanes[lender]) && !planted!(LentSlotKept))
     }
 
     /// Slices end when their slots do.

@@ -186,6 +186,22 @@ fn time_that_nobody_uses_is_lent_and_its_owner_waits_for_one_request() {
 }
 
 #[test]
+fn an_owner_that_is_away_for_longer_than_usual_is_not_waited_for() {
+    let mut stage = Stage::new(&[slot(A, 0, 500), slot(B, 500, 500)], &[(1, 7 * MS), (4, 7 * MS)]);
+    // A pauses for 2.8 s again and again. Then it stays away: it seems to come back any moment.
+    for from in (0..18_000).step_by(3_000) {
+        stage.load[0].0 = 1;
+        stage.run(from + 200);
+        stage.load[0].0 = 0;
+        stage.run(from + 3_000);
+    }
+    stage.run(19_000);
+    let before = stage.served[1];
+    stage.run(19_480);
+    assert!(stage.served[1] - before >= 60, "{}", stage.served[1] - before);
+}
+
+#[test]
 fn free_time_goes_to_tenants_of_one_server_first_then_to_those_without_a_slot_then_to_striped_ones() {
     let alone = Timed { is_striped: false, ..slot(B, 300, 100) };
     let slots = [slot(A, 0, 300), alone];
@@ -216,6 +232,25 @@ fn a_schedule_takes_effect_when_it_begins() {
     // In the middle of A's slot the other schedule begins.
     assert!(begins(B, 5_290).iter().all(|at| (300..=314).contains(at)), "{:?}", begins(B, 5_290));
     assert!(begins(A, 5_310).iter().all(|at| (800..=814).contains(at)), "{:?}", begins(A, 5_310));
+}
+
+#[test]
+fn schedules_that_are_announced_together_take_effect_one_after_the_other() {
+    let (ab, ba) = ([slot(A, 0, 500), slot(B, 500, 500)], [slot(B, 0, 500), slot(A, 500, 500)]);
+    let mut stage = Stage::new(&ab, &[(2, 7 * MS); 2]);
+    stage.run(3_100);
+    for (version, begins_ms, slots) in [(2, 5_300, &ba), (3, 8_300, &ab)] {
+        stage.scheduler.policy.set_timetable(stage.now, &timetable(version, begins_ms, slots));
+    }
+    stage.run(12_000);
+    let begins = |from, to| {
+        let slices = stage.slices.iter().filter(|slice| slice.tenant == B && (from..to).contains(&(slice.begun / MS)));
+        slices.map(|slice| (slice.begun / MS + 7) % 1000).collect::<Vec<_>>()
+    };
+    for (from, to, at) in [(3_100, 5_280, 500), (5_280, 8_280, 300), (8_310, 12_000, 800)] {
+        let begins = begins(from, to);
+        assert!(begins.len() >= 2 && begins.iter().all(|begin| (at..=at + 14).contains(begin)), "{from}: {begins:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,6 @@
-//! Where in its schedule a disk is: the present timetable, the next one, and the clock.
+//! Where in its schedule a disk is: the present timetable, the next ones, and the clock.
+
+use std::collections::VecDeque;
 
 use crate::cluster::{Clock, ClusterNanos, Slot, Timetable};
 use crate::ids::TenantId;
@@ -23,8 +25,8 @@ pub(super) struct At {
 #[derive(Debug, Default)]
 pub(super) struct Times {
     present: Option<Timetable>,
-    /// Takes effect when it begins.
-    next: Option<Timetable>,
+    /// Each takes effect when it begins, in this order. Several may be announced before the first of them begins.
+    next: VecDeque<Timetable>,
     clock: Clock,
 }
 
@@ -36,21 +38,33 @@ fn phase(timetable: &Timetable, t: ClusterNanos) -> Nanos {
 
 impl Times {
     pub(super) fn set(&mut self, now: Nanos, timetable: Timetable) {
-        self.next = Some(timetable);
-        if self.present.is_none() {
-            self.present = self.next.take();
+        if self.present.is_none() || planted!(ScheduleTakenAtOnce) {
+            self.present = Some(timetable);
+            return;
         }
+        let t = self.cluster_ns(now);
+        let timetable = match planted!(LateScheduleBeginsThen) {
+            true => Timetable { begins_ns: timetable.begins_ns.max(t), ..timetable },
+            false => timetable,
+        };
+        self.next.retain(|next| next.begins_ns < timetable.begins_ns && !planted!(ScheduleSkipped));
+        self.next.push_back(timetable);
         self.advance(now);
     }
 
     pub(super) fn set_clock(&mut self, clock: Clock) {
-        self.clock = clock;
+        let (is_first, before) = (self.clock == Clock::default(), self.clock.ahead_ns);
+        self.clock = match is_first {
+            false if planted!(ClockCorrectionIgnored) => return,
+            false if planted!(ClockCorrectionReversed) => Clock { ahead_ns: 2 * before - clock.ahead_ns },
+            _ => clock,
+        };
     }
 
     /// The next schedule takes effect if its time has come.
     pub(super) fn advance(&mut self, now: Nanos) {
         let t = self.cluster_ns(now);
-        if let Some(next) = self.next.take_if(|next| next.begins_ns <= t) {
+        while let Some(next) = self.next.pop_front_if(|next| next.begins_ns <= t) {
             self.present = Some(next);
         }
     }
@@ -83,7 +97,7 @@ impl Times {
 
     /// Where `t` is. Without a schedule all time is free.
     pub(super) fn at(&self, t: ClusterNanos) -> At {
-        let changes = self.next.as_ref().map_or(ClusterNanos::MAX, |next| next.begins_ns);
+        let changes = self.next.front().map_or(ClusterNanos::MAX, |next| next.begins_ns);
         let Some(present) = &self.present else {
             return At { owner: None, start: t, end: changes, length_ns: 0, is_striped: false };
         };
