@@ -122,10 +122,10 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
-        Bug::LeaseEndedEarly => 20,
-        Bug::LeaseEndsWithConnection => 13,
-        Bug::RestartEndsLeases => 24,
-        Bug::RenewedNotNoticed => 85,
+        Bug::LeaseEndedEarly => 83,
+        Bug::LeaseEndsWithConnection => 190,
+        Bug::RestartEndsLeases => 192,
+        Bug::RenewedNotNoticed => 177,
         _ => 0,
     }
 }
@@ -171,8 +171,11 @@ fn all_are_found(of: Worlds) {
     // away; the fourth one needs both stores of a machine away, one of them empty. The worlds of the client of stores
     // alone find them, as all others of it (`make test-planted-long`).
     use Bug::*;
+    // A lease that counts from a reply shows if the reply waits for nearly as long as the lease lasts: unit tests of the
+    // upstream find that.
     let is_rare = |bug: Bug| {
-        matches!(bug, MapHasNothingHome | MapLeavesNothingOut | RetiredWhileRemembering | InvalidWhileHiding)
+        let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
+        of_stores.contains(&bug) || bug == LeaseFromReply
     };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| worlds(bug) == of && !is_rare(bug)).collect();
     let missed = {
