@@ -171,8 +171,8 @@ fn all_are_found(of: Worlds) {
     // away; the fourth one needs both stores of a machine away, one of them empty. The worlds of the client of stores
     // alone find them, as all others of it (`make test-planted-long`).
     use Bug::*;
-    // A lease that counts from a reply shows if the reply waits for nearly as long as the lease lasts: unit tests of the
-    // upstream find that.
+    // A lease that counts from a reply shows if the reply waits for nearly as long as the lease lasts: unit tests of
+    // the upstream find that.
     let is_rare = |bug: Bug| {
         let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
         of_stores.contains(&bug) || bug == LeaseFromReply
