@@ -42,7 +42,7 @@ test: ## all tests that run in minutes
 	@scripts/setup test
 	@$(MAKE) --no-print-directory test-here test-clients
 
-test-here: lint test-rust test-planted test-swarm test-lab ## those of them that need no client
+test-here: lint test-rust test-swarm test-lab ## those of them that need no client
 
 test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
@@ -52,6 +52,7 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=stripes
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=clusters
 	@$(MAKE) --no-print-directory swarm SEEDS=10000 WORLDS=gateways
+	@$(MAKE) --no-print-directory test-planted
 	@$(MAKE) --no-print-directory test-planted-long
 	cargo test -p engine $(CHECKED) --lib thousands_of_worlds -- --ignored
 	AEROGEL_TEST_LONG=1 cargo test -p node $(CHECKED) bodies_are_refused_or_done

@@ -31,6 +31,8 @@ bugs! {
     LeaseFromReply,
     /// A client in whose place another one was admitted still answers from its cache.
     FencedReadsCache,
+    /// What was not written when another client was admitted keeps its frames.
+    FencedDirtKept,
     /// What waits for a lease waits for a session, not for an answer that renews it.
     RenewedNotNoticed,
     /// A server ends a lease when half of it has passed.
@@ -265,6 +267,7 @@ impl Bug {
         Bug::LeaseIgnored,
         Bug::LeaseFromReply,
         Bug::FencedReadsCache,
+        Bug::FencedDirtKept,
         Bug::RenewedNotNoticed,
         Bug::LeaseEndedEarly,
         Bug::LeaseEndsWithConnection,

@@ -122,10 +122,12 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
-        Bug::LeaseEndedEarly => 83,
+        Bug::LeaseIgnored => 183,
+        Bug::FencedDirtKept => 145,
+        Bug::LeaseEndedEarly => 103,
         Bug::LeaseEndsWithConnection => 190,
         Bug::RestartEndsLeases => 192,
-        Bug::RenewedNotNoticed => 177,
+        Bug::RenewedNotNoticed => 614,
         _ => 0,
     }
 }

@@ -477,6 +477,10 @@ impl Volumes {
         } else if fua && self.cache.volume(volume).failing > 0 && !planted!(FuaIgnoresFailedBlocks) {
             error = Some(of_volume.write_error);
         }
+        if changes(kind) && of_volume.is_fenced {
+            // It began before another client was admitted, and reaches no server any more.
+            error = error.or(Some(Errno::Io));
+        }
         if kind == Kind::Write && error.is_none() && of_volume.draining {
             // Its payload came after the last flush had begun: no later flush would bring it to the medium.
             error = Some(Errno::Shutdown);

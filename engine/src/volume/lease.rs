@@ -77,6 +77,15 @@ impl Volumes {
         self.go_through_lapsed(volume, |_, _| true);
     }
 
+    /// Something could not be written: if that is because another client was admitted, it never can be, and nobody waits
+    /// for its frames.
+    pub(super) fn forget_if_fenced(&mut self, volume: VolumeId) {
+        if self.table[volume].is_fenced && !planted!(FencedDirtKept) {
+            self.table[volume].clear_looks = self.cache.cached_blocks(volume) as u32;
+            self.poke(volume);
+        }
+    }
+
     /// Requests have waited for too long, or the server stops.
     pub(crate) fn fail_lapsed(&mut self) {
         for volume in (0..self.table.past()).map(VolumeId) {

@@ -300,6 +300,9 @@ impl Volumes {
         if distrusted {
             self.cover_redirtied(volume);
         }
+        if result.is_err() {
+            self.forget_if_fenced(volume);
+        }
         // All pieces that this device write covers are done before another one begins: that may include a neighbour,
         // whose pieces would wait for it, too.
         let mut ended = std::mem::take(&mut self.ended);
