@@ -77,8 +77,8 @@ impl Volumes {
         self.go_through_lapsed(volume, |_, _| true);
     }
 
-    /// Something could not be written: if that is because another client was admitted, it never can be, and nobody waits
-    /// for its frames.
+    /// Something could not be written: if that is because another client was admitted, it never can be, and nobody
+    /// waits for its frames.
     pub(super) fn forget_if_fenced(&mut self, volume: VolumeId) {
         if self.table[volume].is_fenced && !planted!(FencedDirtKept) {
             self.table[volume].clear_looks = self.cache.cached_blocks(volume) as u32;
