@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::nbd::Claim;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{Control, Error, Target, Volume, VolumeState, with_files};
@@ -49,6 +50,10 @@ pub enum Refused {
     #[error("an earlier session has outstanding writes, or the disk does not answer: try again")]
     Late,
 }
+
+/// How long a claim waits for another client's session without a lease: its connections may just have been closed, and
+/// the end of one is noticed some milliseconds after the beginning of the next.
+const CLOSING: Duration = Duration::from_millis(250);
 
 /// Bits of the epoch of a session with a lease that the gateway counts; above them is the epoch that its cluster has
 /// issued. More sessions than a gateway opens in a lifetime.
@@ -154,16 +159,21 @@ impl Control {
             target.sessions.learn_last(last);
         }
         let mut entered = enter(&target.sessions);
-        if let Err(Conflict::InUse(by)) = &entered
-            && by.claim.leased
-        {
+        if let Err(Conflict::InUse(by)) = &entered {
             let by = by.clone();
-            if let Some(left) = target.thread.expel_silent(by.clone()).await.map_err(|_| Refused::Closed)? {
+            let left = match by.claim.leased {
+                true => target.thread.expel_silent(by.clone()).await.map_err(|_| Refused::Closed)?,
+                false => None,
+            };
+            if let Some(left) = left {
                 return Err(Refused::Leased(name, by.claim.client.clone(), left));
             }
-            let end = by.end();
+            let (is_leased, end) = (by.claim.leased, by.end());
             drop((by, entered));
-            ended(vec![end]).await;
+            match is_leased {
+                true => ended(vec![end]).await,
+                false => _ = timeout(CLOSING, ended(vec![end])).await,
+            }
             entered = enter(&target.sessions);
         }
         entered.map_err(|conflict| match conflict {
