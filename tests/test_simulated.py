@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import unittest
 from pathlib import Path
 
 from harness import places
@@ -87,6 +88,7 @@ class Simulated(ServerCase):
         self.assertEqual(server.json("disk", "show", "again")["simulated"], before)
         self.assertEqual(server.open("v").pread(MIB, 100 * MIB), b"s" * MIB)
 
+    @unittest.skipUnless(os.environ.get("AEROGEL_TEST_LONG"), "takes 40 s alone: runs in `make test-long`")
     def test_a_probe_finds_the_truth_of_the_drive(self):
         presets = {"heads": "cheetah-15k5", "cloud": "throttled"}
         server = self.serve()
