@@ -99,6 +99,8 @@ pub struct TenantStats {
     pub wanting_ns: Nanos,
     /// Nanoseconds in which a request of a client was outstanding.
     pub waiting_ns: Nanos,
+    /// The most requests of clients that were outstanding at once in the last 10 to 20 seconds with requests.
+    pub outstanding_max: u32,
     /// Nanoseconds in which the tenant's ceilings held at least one request back.
     pub throttled_ns: Nanos,
     /// What live insulation follows from; `None` under a policy without a model of standalone throughput.

@@ -173,6 +173,7 @@ impl Server {
             usage,
             wanting_ns,
             waiting_ns: device.waiting_ns(*now, tenant),
+            outstanding_max: device.outstanding_max(tenant),
             throttled_ns: throttles.get(tenant).map_or(0, |throttle| throttle.throttled_ns(*now)),
             progress: standalone_ns.map(|[standalone_ns, own_cache_ns]| Progress {
                 standalone_ns,

@@ -9,7 +9,7 @@ use engine::units::{BLOCK, VOLUME_BYTES_MAX};
 use super::view::{CreateStore, CreateVolume, SetStores, SetTenant, Setting, StoreView};
 use super::volumes::{Role, which_disk};
 use super::{Control, Done, Error, Invalid, Kind};
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Name, OrAuto, ShareText, Size};
 use crate::store::spec::Allocation;
 use crate::store::{StoreError, TenantSpec};
 
@@ -72,7 +72,7 @@ impl Control {
             }
             running.allotment(&stores)
         };
-        let share = Some(Setting::To(share));
+        let share = Some(Setting::To(OrAuto::To(share)));
         let change = SetTenant { disk: Some(disk.clone()), share, overcommit, ..SetTenant::default() };
         let done = self.change_tenant(&stores, change).await?;
         let message = format!("the stores of disk '{disk}' are changed{}", self.share_note(&disk, &before));
