@@ -88,7 +88,7 @@ impl FromStr for Place {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Place::Unix(path.into()));
         }
-        if let Some(rest) = text.strip_prefix("http://") {
+        if let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("tcp:")) {
             let (host, port) = rest.strip_suffix('/').unwrap_or(rest).rsplit_once(':').ok_or_else(wrong)?;
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let is_host = !host.is_empty() && !host.contains('/');
@@ -192,6 +192,7 @@ mod tests {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("http://10.0.0.1:8809"), Ok(Place::Tcp("10.0.0.1".into(), 8809)));
         assert_eq!(place("http://[::1]:8809/"), Ok(Place::Tcp("::1".into(), 8809)));
+        assert_eq!(place("tcp:10.0.0.1:8809"), place("http://10.0.0.1:8809"));
         assert_eq!(place("unix:/run/aerogel.sock"), Ok(Place::Unix("/run/aerogel.sock".into())));
         assert_eq!(place("/var/lib/aerogel"), Ok(Place::Directory("/var/lib/aerogel".into())));
         assert_eq!(place("http://[::1]:8809/").unwrap().to_string(), "http://[::1]:8809");
