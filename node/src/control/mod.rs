@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{Command, Refusal, Report};
+use engine::control::{Refusal, Report};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;

@@ -35,6 +35,7 @@ impl Control {
             return Err(Invalid::StoreTooLarge(size).into());
         }
         let size = Some(Size(size.0.next_multiple_of(BLOCK)));
+        let share = share.map(OrAuto::To);
         let volume = CreateVolume { disk, share, overcommit, allow, description, ..CreateVolume::plain(name, size) };
         self.create(volume, Role::Store).await.map_err(|error| match error {
             Error::Store(error @ (StoreError::NoSpace { .. } | StoreError::NoAllocation { .. })) => {

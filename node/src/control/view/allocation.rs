@@ -86,9 +86,11 @@ pub struct VolumeEvidence {
     /// Its name.
     pub volume: String,
     /// By which its gateways know it.
+    #[schema(value_type = String)]
     pub uuid: Uuid,
     /// The volumes of other servers that have its data: one, or several if it is striped. A stranger's export has no
     /// UUID.
+    #[schema(value_type = Vec<Option<String>>)]
     pub from: Vec<Option<Uuid>>,
     /// Whether several clients may have the export.
     pub shared: bool,
