@@ -39,8 +39,8 @@ const AWAY_NS: Nanos = 3_000_000_000;
 /// longer than the turnaround of many clients at once, short compared with the wait for a slice.
 const LATE_NS: Nanos = 50_000_000;
 
-/// Interval of the largest number of outstanding requests: all clients of a tenant that think for some seconds have been
-/// seen waiting together.
+/// Interval of the largest number of outstanding requests: all clients of a tenant that think for some seconds have
+/// been seen waiting together.
 const MOST_NS: Nanos = 10_000_000_000;
 
 /// When requests of a tenant's clients arrive: total numbers.

@@ -18,10 +18,10 @@ use utoipa_axum::routes;
 use super::{cluster, metrics};
 use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{
-    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, FaultView,
-    EvidenceView, GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetAllocation, SetDisk, SetPolicy,
-    SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView, ViolationsView,
-    VolumeView,
+    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, EvidenceView,
+    FaultView, GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetAllocation,
+    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView,
+    ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError, TenantName};
@@ -456,8 +456,8 @@ async fn show_evidence(State(control): Server) -> Json<EvidenceView> {
     Json(control.evidence().await)
 }
 
-/// Set shares and caches that were planned, for all of these tenants or for none. They promise nothing: what is requested
-/// does.
+/// Set shares and caches that were planned, for all of these tenants or for none. They promise nothing: what is
+/// requested does.
 #[utoipa::path(put, path = "/v1/allocation", request_body = SetAllocation,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn set_allocation(State(control): Server, Body(request): Body<SetAllocation>) -> Answer<Done> {

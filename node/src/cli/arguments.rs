@@ -401,8 +401,8 @@ pub enum TenantVerb {
         /// Even if the shares of the disk sum to more than 1
         #[arg(long)]
         overcommit: bool,
-        /// Its cache, such as 64MiB; 'auto': 'aerogel allocate' finds it; or 'none': the cache that it needs for R, found
-        /// in a trial
+        /// Its cache, such as 64MiB; 'auto': 'aerogel allocate' finds it; or 'none': the cache that it needs for R,
+        /// found in a trial
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<OrAuto<Size>>>,
         /// Eviction policy of its cache

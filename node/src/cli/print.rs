@@ -1,9 +1,9 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    AllotmentView, ByOpView, CacheView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
-    LatencyView, LiveOffloadView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView, SizingView,
-    SliceView, Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
+    AllotmentView, ByOpView, CacheView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase,
+    FaultView, LatencyView, LiveOffloadView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView,
+    SizingView, SliceView, Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;

@@ -386,5 +386,3 @@ impl Running {
         Ok(())
     }
 }
-
-

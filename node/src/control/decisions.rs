@@ -261,11 +261,7 @@ fn differs(before: Option<Size>, now: Option<Size>) -> bool {
 
 /// The side effects of `--cache`: the cache of the tenant's other volumes changes too, from `before` (`None` if there
 /// are no other volumes); and a size below the minimum is raised.
-pub(super) fn cache_note(
-    tenant: &Name,
-    before: Option<Option<OrAuto<Size>>>,
-    now: Option<OrAuto<Size>>,
-) -> String {
+pub(super) fn cache_note(tenant: &Name, before: Option<Option<OrAuto<Size>>>, now: Option<OrAuto<Size>>) -> String {
     let shown = |cache: Option<OrAuto<Size>>| match cache {
         None => "decided by its load".into(),
         Some(OrAuto::Auto) => "found by `aerogel allocate`".into(),

@@ -56,7 +56,9 @@ use uuid::Uuid;
 
 pub use cluster::{DiskFacts, Follower, PartFacts};
 pub use disks::SIM;
-pub use error::{AllocationError, DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason};
+pub use error::{
+    AllocationError, DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason,
+};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;

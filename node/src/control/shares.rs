@@ -3,7 +3,7 @@
 //! ```text
 //!   whole disk = requested shares                    promises
 //!              + an even part for each other tenant  as it would be if nothing were planned
-//!              + planned shares                      what the planner of allocations has found beyond what is requested
+//!              + planned shares                      what the planner of allocations has found beyond them
 //! ```
 //!
 //! So a planned share yields to promises and to tenants that were created since: if the planned shares do not fit into

@@ -211,7 +211,8 @@ impl Control {
         }
         info!(%disk, tenant = %name, "changed");
         let ceiling = if request.changes_ceilings() { self.ceiling_note(&disk, name) } else { String::new() };
-        let note = request.cache.map(|cache| cache_note(name, Some(before.handed_cache()), cache.value())).unwrap_or_default();
+        let note =
+            request.cache.map(|cache| cache_note(name, Some(before.handed_cache()), cache.value())).unwrap_or_default();
         let note = ceiling + &note + &self.promise_note(&disk, name, &before);
         let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
         self.wait_for_decision(&disk).await;

@@ -110,11 +110,7 @@ fn text(share: f64) -> String {
 }
 
 /// A part of the request for one tenant: what is `None` inside is no plan.
-fn request(
-    (disk, tenant): (&str, &str),
-    cache: Option<Option<u64>>,
-    share: Option<Option<String>>,
-) -> Value {
+fn request((disk, tenant): (&str, &str), cache: Option<Option<u64>>, share: Option<Option<String>>) -> Value {
     let mut body = json!({ "disk": disk, "tenant": tenant });
     if let Some(cache) = cache {
         body["cache"] = cache.map_or(json!("none"), |bytes| json!(bytes));
@@ -144,7 +140,8 @@ pub(super) async fn apply(changes: &[Change], token: Option<&str>) -> Result<Vec
         for done in changes[..=at].iter().rev() {
             if let Err(why) = put(done, token, |tenant| tenant.earlier.clone(), false).await {
                 let place = &done.place;
-                failure.error += &format!("; {place} could not be set back, and has a part of the new allocation: {why}");
+                failure.error +=
+                    &format!("; {place} could not be set back, and has a part of the new allocation: {why}");
             }
         }
         return Err(failure);

@@ -1,9 +1,9 @@
 //! Keeps an allocation up to date.
 //!
-//! A plan is made at an interval, from what happened since the last one. The allocation is changed only if the predicted
-//! gain is above a threshold, and only if no curve has changed since the last plan: a curve that is still changing is
-//! that of no load. After a change, the next plan begins with new measurements. So a stable load moves nothing after the
-//! first changes.
+//! A plan is made at an interval, from what happened since the last one. The allocation is changed only if the
+//! predicted gain is above a threshold, and only if no curve has changed since the last plan: a curve that is still
+//! changing is that of no load. After a change, the next plan begins with new measurements. So a stable load moves
+//! nothing after the first changes.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime};

@@ -163,9 +163,9 @@ fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk {
     let load = |tenant: &TenantEvidence| {
         let total = Load { seconds: now.seconds, did: tenant.load };
         let then = earlier.and_then(|disk| disk.tenants.iter().find(|then| then.tenant == tenant.tenant));
-        let between = then.zip(earlier).and_then(|(then, disk)| {
-            Load::between(&then.load, &tenant.load, now.seconds - disk.seconds)
-        });
+        let between = then
+            .zip(earlier)
+            .and_then(|(then, disk)| Load::between(&then.load, &tenant.load, now.seconds - disk.seconds));
         // A tenant that is new has done everything since.
         (between.unwrap_or(total), total)
     };

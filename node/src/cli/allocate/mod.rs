@@ -19,6 +19,8 @@ mod plan;
 mod print;
 mod problem;
 mod tenants;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 

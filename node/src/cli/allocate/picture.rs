@@ -101,9 +101,9 @@ fn picture(svg: &mut String, drawn: &Drawn, (across, up): (Axis, Axis), (x, y): 
         up.set(&mut has, drawn.whole, (f64::from(row) + 0.5) / f64::from(CELLS));
         drawn.evidence.predict(has.first, has.second, has.share.max(0.001)).latency_ns * drawn.factor
     };
-    let cells: Vec<f64> =
-        (0..CELLS * CELLS).map(|cell| latency(cell % CELLS, cell / CELLS).max(1.0)).collect();
-    let (low, high) = cells.iter().fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), of| (low.min(*of), high.max(*of)));
+    let cells: Vec<f64> = (0..CELLS * CELLS).map(|cell| latency(cell % CELLS, cell / CELLS).max(1.0)).collect();
+    let (low, high) =
+        cells.iter().fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), of| (low.min(*of), high.max(*of)));
     for (cell, latency_ns) in (0..).zip(&cells) {
         let (column, row) = (f64::from(cell % CELLS), f64::from(cell / CELLS));
         let part = if high > low { (latency_ns / low).ln() / (high / low).ln() } else { 0.0 };
@@ -111,7 +111,8 @@ fn picture(svg: &mut String, drawn: &Drawn, (across, up): (Axis, Axis), (x, y): 
         let title = duration(latency_ns / 1e9);
         let _ = writeln!(
             svg,
-            "<rect x=\"{at:.1}\" y=\"{down:.1}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"{}\"><title>{title}</title></rect>",
+            "<rect x=\"{at:.1}\" y=\"{down:.1}\" width=\"{CELL}\" height=\"{CELL}\" fill=\"{}\">\
+             <title>{title}</title></rect>",
             colour(part)
         );
     }
@@ -122,7 +123,8 @@ fn picture(svg: &mut String, drawn: &Drawn, (across, up): (Axis, Axis), (x, y): 
     let (now, planned) = (place(drawn.now), place(drawn.planned));
     let _ = writeln!(
         svg,
-        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\" fill=\"none\" stroke=\"black\" stroke-width=\"2\"><title>now</title></circle>",
+        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\" fill=\"none\" stroke=\"black\" stroke-width=\"2\">\
+         <title>now</title></circle>",
         now.0, now.1
     );
     let _ = writeln!(
@@ -140,7 +142,13 @@ fn picture(svg: &mut String, drawn: &Drawn, (across, up): (Axis, Axis), (x, y): 
     let (title, middle) = (across.title(), x + SIDE / 2.0);
     let _ = writeln!(svg, "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{title}</text>", y + SIDE + 34.0);
     let (title, at) = (up.title(), y - 8.0);
-    let _ = writeln!(svg, "<text x=\"{}\" y=\"{at}\">{title}; mean latency {} (blue) to {} (red)</text>", x - 40.0, duration(low / 1e9), duration(high / 1e9));
+    let _ = writeln!(
+        svg,
+        "<text x=\"{}\" y=\"{at}\">{title}; mean latency {} (blue) to {} (red)</text>",
+        x - 40.0,
+        duration(low / 1e9),
+        duration(high / 1e9)
+    );
     let _ = writeln!(
         svg,
         "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">circle: now, dot: planned</text>",

@@ -9,7 +9,7 @@ use super::Failure;
 use super::apply::Change;
 use super::gather::Observed;
 use super::goals::Goals;
-use super::problem::{Has, Posed, memory, pose};
+use super::problem::{Has, Posed, is_handed, memory, pose};
 use super::tenants::Subject;
 use crate::cli::arguments::{AllocateWhat, GoalName, Method};
 use crate::control::view::CurvePoint;
@@ -148,8 +148,7 @@ impl Memory {
 /// The largest difference of the miss ratios at sizes that both curves have.
 fn distance(one: &[CurvePoint], other: &[CurvePoint]) -> f64 {
     let at = |bytes| other.iter().find(|point: &&CurvePoint| point.cache_bytes == bytes);
-    let differences =
-        one.iter().filter_map(|point| Some((point.miss_ratio - at(point.cache_bytes)?.miss_ratio).abs()));
+    let differences = one.iter().filter_map(|point| Some((point.miss_ratio - at(point.cache_bytes)?.miss_ratio).abs()));
     differences.fold(0.0, f64::max)
 }
 
@@ -169,6 +168,9 @@ impl Method {
         })
     }
 }
+
+const NOT_HANDED: &str =
+    "it keeps what it has, since nothing is handed over: `aerogel tenant set NAME --share auto --cache auto`";
 
 /// The methods that are shown beside the plan.
 const SHOWN: [Baseline; 5] =
@@ -284,7 +286,10 @@ pub(super) fn plan(
             now: solving.allotted(tenant, now, now_ns[tenant]),
             planned: solving.allotted(tenant, planned, planned_ns[tenant]),
             measured_latency_seconds: measured,
-            reason: reason(&posed.evidence[tenant], gateway.is_some(), now, planned),
+            reason: match is_handed(observed, posed.subjects[tenant]) {
+                true => reason(&posed.evidence[tenant], gateway.is_some(), now, planned),
+                false => NOT_HANDED.into(),
+            },
         }
     };
     let tenants: Vec<TenantPlanView> = (0..names.len()).map(tenant).collect();
@@ -374,4 +379,3 @@ impl PlanView {
         self.goal == GoalName::Latency.name()
     }
 }
-

@@ -58,8 +58,7 @@ fn cost(view: &PlanView, cost: f64) -> String {
 /// The sums of a plan.
 pub(super) fn total(view: &PlanView) -> String {
     let total = &view.total;
-    let latency =
-        format!("sum of latencies {} -> {}", duration(total.now_seconds), duration(total.planned_seconds));
+    let latency = format!("sum of latencies {} -> {}", duration(total.now_seconds), duration(total.planned_seconds));
     match view.is_latency() {
         true => latency,
         false => {

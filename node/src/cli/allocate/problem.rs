@@ -68,6 +68,13 @@ fn floor(disk: &DiskEvidence, cache: &Resource<u64>) -> u64 {
     cache.requested.unwrap_or(0).max(disk.least_bytes)
 }
 
+/// Whether anything of a tenant may be planned.
+pub(super) fn is_handed(observed: &Observed, subject: Subject) -> bool {
+    let server = observed.tenant(subject.server);
+    let gateway = subject.gateway.is_some_and(|at| handed(&observed.tenant(at).cache));
+    gateway || handed(&server.cache) || is_share_handed(observed.disk(subject.server), server)
+}
+
 fn is_share_handed(disk: &DiskEvidence, tenant: &TenantEvidence) -> bool {
     handed(&tenant.share) && disk.fixed_shares.is_none()
 }
@@ -97,17 +104,6 @@ pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
             false => format!("{place} has no tenant that can be planned; {}", reasons.join("; ")),
         };
         return Err(Failure::refused(error, Some("let clients use their volumes for a minute, and plan again".into())));
-    }
-    let is_handed = |subject: &Subject| {
-        let server = observed.tenant(subject.server);
-        let gateway = subject.gateway.is_some_and(|at| handed(&observed.tenant(at).cache));
-        gateway || handed(&server.cache) || is_share_handed(observed.disk(subject.server), server)
-    };
-    if !subjects.iter().any(is_handed) {
-        return Err(Failure::refused(
-            "no share and no cache is handed to the planner".to_owned(),
-            Some("`aerogel tenant set NAME --share auto --cache auto`; at a gateway `--cache auto`".into()),
-        ));
     }
     let pools = pools(observed, &subjects);
     let problem = fitting(observed, &subjects, &pools)?;
@@ -206,7 +202,6 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
     let share_steps = |share: f64| (share * f64::from(grid.share_steps) + 1e-6) as u32;
     // What was requested is covered; a promise is not rounded down.
     let cover = |share: f64| (share * f64::from(grid.share_steps) - 1e-6).ceil().max(0.0) as u32;
-    let near = |share: f64| ((share * f64::from(grid.share_steps)).round() as u32).max(1);
     let gateways: Vec<u32> = pools.gateways.iter().map(|(_, bytes)| grid.steps_within(*bytes)).collect();
     let servers: Vec<u32> = pools.disks.iter().map(|(_, bytes, _)| grid.steps_within(*bytes)).collect();
     let disks: Vec<engine::allocate::Disk> = (pools.disks.iter().enumerate())
@@ -231,7 +226,10 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
         let (evidence, of) = (observed.disk(subject.server), observed.tenant(subject.server));
         let share = match is_share_handed(evidence, of) {
             true => (cover(of.share.requested.unwrap_or(0.0).max(of.share_least)).max(1), disks[disk].share),
-            false => (near(of.share.effective), near(of.share.effective)),
+            false => {
+                let has = share_steps(of.share.effective).max(1);
+                (has, has)
+            }
         };
         let least = Allotment { first: first.0, second: second.0, share: share.0 };
         let most = Allotment { first: first.1, second: second.1, share: share.1 };
@@ -242,7 +240,8 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
 }
 
 impl Posed {
-    /// What tenants have with an allocation of the problem: rounded down to steps, with what is left given in proportion.
+    /// What tenants have with an allocation of the problem: rounded down to steps, with what is left given in
+    /// proportion.
     pub(super) fn has(&self, observed: &Observed, allocation: &[Allotment]) -> Vec<Has> {
         let grid = self.problem.grid;
         let mut all: Vec<Has> = (allocation.iter().zip(&self.now).zip(&self.subjects))

@@ -72,8 +72,13 @@ pub(super) fn matched(observed: &Observed) -> (Vec<Subject>, Vec<Kept>) {
         match gateways.get(&at).map_or(&[][..], Vec::as_slice) {
             [] => subjects.push(Subject { server: at, gateway: None }),
             [gateway] => {
-                let there: BTreeSet<Uuid> =
-                    observed.tenant(*gateway).volumes.iter().flat_map(|volume| volume.from.iter().flatten()).copied().collect();
+                let there: BTreeSet<Uuid> = observed
+                    .tenant(*gateway)
+                    .volumes
+                    .iter()
+                    .flat_map(|volume| volume.from.iter().flatten())
+                    .copied()
+                    .collect();
                 match tenant.volumes.iter().find(|volume| !there.contains(&volume.uuid)) {
                     None => subjects.push(Subject { server: at, gateway: Some(*gateway) }),
                     Some(volume) => {

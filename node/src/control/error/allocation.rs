@@ -45,8 +45,8 @@ impl AllocationError {
     pub fn hint(&self) -> Option<String> {
         match self {
             AllocationError::NotHanded { tenant, disk, what } => Some(format!(
-                "`aerogel tenant set {tenant} --disk {disk} --{what} auto` hands it to the planner; so does a requested \
-                 {what}, which is then the least"
+                "`aerogel tenant set {tenant} --disk {disk} --{what} auto` hands it to the planner; so does a \
+                 requested {what}, which is then the least"
             )),
             AllocationError::Shares { .. } | AllocationError::Caches { .. } => {
                 Some("the tenants have changed since it was planned: plan again".into())

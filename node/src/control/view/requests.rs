@@ -97,8 +97,8 @@ pub struct CreateVolume {
     /// The tenant whose allotment it uses. By default the volume is its own tenant.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<Name>,
-    /// The cache of its tenant; or "auto": the planner of allocations finds it. The default is what the tenant needs for
-    /// R, found in a trial.
+    /// The cache of its tenant; or "auto": the planner of allocations finds it. The default is what the tenant needs
+    /// for R, found in a trial.
     #[schema(value_type = Option<String>)]
     pub cache: Option<OrAuto<Size>>,
     /// A volume of the same disk whose load it will have: the cache that it needs for R is decided at once from that

@@ -70,8 +70,8 @@ pub struct CacheView {
     /// Whether the planner of allocations finds it.
     #[serde(default)]
     pub auto: bool,
-    /// What that planner has found, bytes; absent if nothing. It yields to what other tenants request or need for R, and
-    /// to an even part for tenants without a size.
+    /// What that planner has found, bytes; absent if nothing. It yields to what other tenants request or need for R,
+    /// and to an even part for tenants without a size.
     #[serde(default)]
     pub planned_bytes: Option<u64>,
     /// Bytes that the tenant may use now.
