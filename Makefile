@@ -142,6 +142,7 @@ readme: ## run the commands that the README and the chapters on gateways and off
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/gateway.md
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/offload.md
+	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/allocate.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
 	@scripts/setup bench

@@ -160,10 +160,95 @@ impl FromStr for ShareText {
     }
 }
 
+/// As a fraction, exactly.
+impl From<Share> for ShareText {
+    fn from(share: Share) -> ShareText {
+        let text = format!("{}.{:09}", share.ppb() / Share::ONE.ppb(), share.ppb() % Share::ONE.ppb());
+        ShareText { text: text.trim_end_matches('0').trim_end_matches('.').to_owned(), share }
+    }
+}
+
 impl fmt::Display for ShareText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// A value, or `"auto"`: the planner of allocations finds it (`docs/manual/allocate.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OrAuto<T> {
+    /// What the planner finds.
+    Auto,
+    /// A value.
+    To(T),
+}
+
+impl<T> OrAuto<T> {
+    /// The value, and whether the planner finds it.
+    pub fn split(given: Option<OrAuto<T>>) -> (Option<T>, bool) {
+        match given {
+            None => (None, false),
+            Some(OrAuto::Auto) => (None, true),
+            Some(OrAuto::To(value)) => (Some(value), false),
+        }
+    }
+
+    /// The reverse.
+    pub fn join(value: Option<T>, auto: bool) -> Option<OrAuto<T>> {
+        if auto { Some(OrAuto::Auto) } else { value.map(OrAuto::To) }
+    }
+
+    /// The value, unless the planner finds it.
+    pub fn value(self) -> Option<T> {
+        OrAuto::split(Some(self)).0
+    }
+}
+
+impl<T: FromStr> FromStr for OrAuto<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "auto" { Ok(OrAuto::Auto) } else { text.parse().map(OrAuto::To) }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for OrAuto<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrAuto::Auto => f.write_str("auto"),
+            OrAuto::To(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<T: Serialize> Serialize for OrAuto<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            OrAuto::Auto => to.serialize_str("auto"),
+            OrAuto::To(value) => value.serialize(to),
+        }
+    }
+}
+
+/// Also accepts a number, where a plain value would accept one.
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for OrAuto<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        text_or_number(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A text; a whole number counts as its digits.
+pub fn text_or_number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a whole number")]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+    Ok(match Either::deserialize(from)? {
+        Either::Number(number) => number.to_string(),
+        Either::Text(text) => text,
+    })
 }
 
 /// Parts per billion as a percentage, with at most two digits after the point.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The pages with the help of a command.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "serve.md",
     "volume.md",
     "store.md",
@@ -17,6 +17,7 @@ const PAGES: [&str; 10] = [
     "policy.md",
     "disk.md",
     "cluster.md",
+    "allocate.md",
     "status.md",
     "top.md",
 ];

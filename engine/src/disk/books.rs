@@ -39,6 +39,10 @@ const AWAY_NS: Nanos = 3_000_000_000;
 /// longer than the turnaround of many clients at once, short compared with the wait for a slice.
 const LATE_NS: Nanos = 50_000_000;
 
+/// Interval of the largest number of outstanding requests: all clients of a tenant that think for some seconds have
+/// been seen waiting together.
+const MOST_NS: Nanos = 10_000_000_000;
+
 /// When requests of a tenant's clients arrive: total numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Arrivals {
@@ -121,6 +125,7 @@ struct Account {
     arrivals: Arrivals,
     /// Late requests since some request has been outstanding.
     late: u64,
+    most: Most,
     own: VirtualClock,
 }
 
@@ -337,6 +342,7 @@ impl Books {
         account.late += u64::from(account.clients.late_ns(now) > 0);
         account.demand.begin(now, TURNAROUND_NS);
         account.clients.begin(now, 0);
+        account.most.note(now, account.clients.outstanding);
     }
 
     /// That request was answered or cancelled.
@@ -376,6 +382,11 @@ impl Books {
     /// Time in which a client of the tenant waited for an answer, nanoseconds.
     pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].clients.wanting_ns(now)
+    }
+
+    /// The most requests of clients that were outstanding at once, recently.
+    pub(crate) fn outstanding_max(&self, tenant: TenantId) -> u32 {
+        self.accounts[tenant].most.recent()
     }
 
     /// The ceilings of a tenant hold it back from now on, or no longer. Whether that is a change.
@@ -427,6 +438,27 @@ impl Books {
     pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
         let lasts = self.accounts[tenant].own.lasts(own_ns);
         if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
+    }
+}
+
+/// The largest number of the present interval and of the one before.
+#[derive(Default, Debug)]
+struct Most {
+    present: u32,
+    before: u32,
+    since: Nanos,
+}
+
+impl Most {
+    fn note(&mut self, now: Nanos, outstanding: u32) {
+        if now >= self.since + MOST_NS {
+            (self.before, self.present, self.since) = (self.present, 0, now);
+        }
+        self.present = self.present.max(outstanding);
+    }
+
+    fn recent(&self) -> u32 {
+        self.present.max(self.before)
     }
 }
 

@@ -520,6 +520,11 @@ impl Device {
         self.scheduler.books.device_wanted_ns(now, tenant)
     }
 
+    /// The most requests of the tenant's clients that were outstanding at once, recently.
+    pub(crate) fn outstanding_max(&self, tenant: TenantId) -> u32 {
+        self.scheduler.books.outstanding_max(tenant)
+    }
+
     /// Time in which a client of the tenant waited for an answer, nanoseconds.
     pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.waiting_ns(now, tenant)

@@ -18,10 +18,10 @@ use utoipa_axum::routes;
 use super::{cluster, metrics};
 use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{
-    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, FaultView,
-    GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetDisk, SetPolicy,
-    SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView, ViolationsView,
-    VolumeView,
+    AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, EvidenceView,
+    FaultView, GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetAllocation,
+    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView,
+    ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError, TenantName};
@@ -54,6 +54,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(list_tenants))
         .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(show_violations))
+        .routes(routes!(show_evidence))
+        .routes(routes!(set_allocation))
         .routes(routes!(list_policies, create_policy))
         .routes(routes!(show_policy, set_policy, delete_policy))
         .routes(routes!(list_disks, add_disk))
@@ -443,6 +445,23 @@ async fn show_violations(
 async fn set_tenant(State(control): Server, Named(tenant): Named, Body(request): Body<SetTenant>) -> Answer<Done> {
     let name = tenant_name(&tenant)?;
     to_the_end(async move { control.set_tenant(&name, request).await }).await
+}
+
+/// Evidence for an allocation over several resources: curves, latencies and load of all tenants. Its counters are
+/// totals, so that rates follow from two answers.
+#[utoipa::path(get, path = "/v1/evidence",
+    responses((status = 200, body = EvidenceView),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_evidence(State(control): Server) -> Json<EvidenceView> {
+    Json(control.evidence().await)
+}
+
+/// Set shares and caches that were planned, for all of these tenants or for none. They promise nothing: what is
+/// requested does.
+#[utoipa::path(put, path = "/v1/allocation", request_body = SetAllocation,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_allocation(State(control): Server, Body(request): Body<SetAllocation>) -> Answer<Done> {
+    to_the_end(async move { control.set_allocation(request).await }).await
 }
 
 /// All named policies, with their users.

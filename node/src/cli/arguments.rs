@@ -1,5 +1,6 @@
 //! The arguments of the command line. Doc comments on them are the help texts.
 
+mod allocate;
 mod cluster;
 mod offload;
 mod stores;
@@ -13,11 +14,12 @@ use crate::access::Rule;
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, TenantName, Time};
+use crate::quantity::{Description, Insulation, Name, OrAuto, Rate, ShareText, Size, TenantName, Time};
 use crate::serve::Serve;
 use crate::store::spec::{Eviction, WriteCache};
 use crate::store::{ExportUri, PolicyName};
 
+pub use allocate::{AllocateArgs, AllocateVerb, AllocateWhat, GoalName, Method};
 pub use cluster::{ClusterArgs, ClusterVerb, CreateInCluster, PlanArgs};
 pub use offload::{EnableArgs, OffloadArgs, OffloadStoreVerb, OffloadVerb};
 pub use stores::{StoreArgs, StoreVerb};
@@ -42,6 +44,7 @@ pub enum Command {
     Policy(PolicyArgs),
     Disk(DiskArgs),
     Cluster(ClusterArgs),
+    Allocate(AllocateArgs),
     Status(StatusArgs),
     Top(TopArgs),
     Completion(CompletionArgs),
@@ -106,18 +109,18 @@ pub enum VolumeVerb {
         /// The named policy of its tenant, or 'none'
         #[arg(long, value_name = "NAME", group = "what")]
         policy: Option<Setting<Name>>,
-        /// The share of its tenant, or 'none'
+        /// The share of its tenant; 'auto': 'aerogel allocate' finds it; or 'none'
         #[arg(long, group = "what")]
-        share: Option<Setting<ShareText>>,
+        share: Option<Setting<OrAuto<ShareText>>>,
         /// The minimum bandwidth of its tenant, such as 30MiB/s, as long as that fits into its share; or 'none'
         #[arg(long, value_name = "RATE", group = "what")]
         min_bandwidth: Option<Setting<Rate>>,
         /// Even if the shares of the disk sum to more than 1
         #[arg(long)]
         overcommit: bool,
-        /// Cache of its tenant, or 'none'
+        /// Cache of its tenant; 'auto': 'aerogel allocate' finds it; or 'none'
         #[arg(long, value_name = "SIZE", group = "what")]
-        cache: Option<Setting<Size>>,
+        cache: Option<Setting<OrAuto<Size>>>,
         /// Eviction policy of its tenant's cache, for all volumes of that tenant
         #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,
@@ -197,9 +200,9 @@ pub struct CreateArgs {
     /// The named policy of its tenant: it determines the share, the guarantee and the ceilings
     #[arg(long, value_name = "NAME")]
     pub policy: Option<Name>,
-    /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
+    /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%; 'auto': 'aerogel allocate' finds it
     #[arg(long)]
-    pub share: Option<ShareText>,
+    pub share: Option<OrAuto<ShareText>>,
     /// The minimum bandwidth of its tenant, such as 30MiB/s: it holds as long as it fits into the share
     #[arg(long, value_name = "RATE")]
     pub min_bandwidth: Option<Rate>,
@@ -209,9 +212,10 @@ pub struct CreateArgs {
     /// The tenant whose allotment the volume uses [default: a tenant of its own]
     #[arg(long)]
     pub tenant: Option<Name>,
-    /// Cache of its tenant, such as 64MiB [default: the cache that it needs for R, found in a trial]
+    /// Cache of its tenant, such as 64MiB; 'auto': 'aerogel allocate' finds it [default: the cache that it needs for R,
+    /// found in a trial]
     #[arg(long, value_name = "SIZE")]
-    pub cache: Option<Size>,
+    pub cache: Option<OrAuto<Size>>,
     /// Size the cache at once by the needs of this volume on the same disk, without a trial
     #[arg(long, value_name = "VOLUME", conflicts_with = "cache")]
     pub like: Option<Name>,
@@ -388,18 +392,19 @@ pub enum TenantVerb {
         /// Its named policy, which determines its share, guarantee and ceilings; or 'none': it keeps its present values
         #[arg(long, value_name = "NAME", group = "what")]
         policy: Option<Setting<Name>>,
-        /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; or 'none'
+        /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; 'auto': 'aerogel allocate' finds it; or 'none'
         #[arg(long, group = "what")]
-        share: Option<Setting<ShareText>>,
+        share: Option<Setting<OrAuto<ShareText>>>,
         /// The bandwidth guaranteed to it, such as 30MiB/s, as long as that fits into its share; or 'none'
         #[arg(long, value_name = "RATE", group = "what")]
         min_bandwidth: Option<Setting<Rate>>,
         /// Even if the shares of the disk sum to more than 1
         #[arg(long)]
         overcommit: bool,
-        /// Its cache, such as 64MiB, or 'none': the cache that it needs for R, found in a trial
+        /// Its cache, such as 64MiB; 'auto': 'aerogel allocate' finds it; or 'none': the cache that it needs for R,
+        /// found in a trial
         #[arg(long, value_name = "SIZE", group = "what")]
-        cache: Option<Setting<Size>>,
+        cache: Option<Setting<OrAuto<Size>>>,
         /// Eviction policy of its cache
         #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,

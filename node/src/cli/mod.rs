@@ -1,5 +1,6 @@
 //! The command line: noun, then verb. All commands except `serve` are clients of the API.
 
+mod allocate;
 mod arguments;
 mod client;
 mod cluster;
@@ -59,6 +60,7 @@ impl Cli {
             Command::Policy(PolicyArgs { verb, reach }) => run_request(&reach, &policy_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),
             Command::Cluster(arguments) => cluster::run(arguments),
+            Command::Allocate(arguments) => allocate::run(arguments),
             Command::Status(StatusArgs { reach }) => {
                 let print = |answer| Ok(print::status(&read::<Status>(answer)?));
                 run_request(&reach, &Request::get("/v1/status", print))

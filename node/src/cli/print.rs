@@ -1,9 +1,9 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    AllotmentView, ByOpView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
-    LatencyView, LiveOffloadView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView, SizingView,
-    SliceView, Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
+    AllotmentView, ByOpView, CacheView, CeilingsView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase,
+    FaultView, LatencyView, LiveOffloadView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, ShareView,
+    SizingView, SliceView, Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -29,7 +29,7 @@ use upstreams::{stripes, upstream};
 const ACCESS_LETTERS_MAX: usize = 24;
 
 /// A table with minimal column widths. Columns whose heading starts with a space hold numbers and are aligned right.
-fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
+pub(super) fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let width = |i: usize| {
         let cells = rows.iter().map(|row| row[i].chars().count());
         cells.chain([headings[i].trim_start().chars().count()]).max().unwrap_or(0)
@@ -50,7 +50,7 @@ fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 /// A list of names and values. A value of several lines is indented; an empty one is omitted.
-fn list(entries: &[(&str, String)]) -> String {
+pub(super) fn list(entries: &[(&str, String)]) -> String {
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in entries {
@@ -123,10 +123,17 @@ fn share(share: &ShareView) -> String {
 }
 
 fn share_in_words(share: &ShareView) -> String {
+    let planned = share.planned.map_or_else(String::new, |planned| format!(", planned: {}", ratio(planned)));
     match share.effective {
-        Some(effective) => both(share.requested.as_ref(), ratio(effective)),
+        Some(effective) => both(share.requested.as_ref(), ratio(effective)) + &planned,
         None => "-: no disk time, its volumes are on other servers".into(),
     }
+}
+
+fn cache_in_words(cache: &CacheView) -> String {
+    let requested = if cache.auto { Some("auto".into()) } else { cache.requested_bytes.map(bytes) };
+    let planned = cache.planned_bytes.map_or_else(String::new, |planned| format!(", planned: {}", bytes(planned)));
+    both(requested.as_ref(), bytes(cache.effective_bytes)) + &planned
 }
 
 /// A table of volumes.
@@ -165,7 +172,6 @@ fn access(allow: &[String], read_only: bool) -> String {
 
 /// All properties of a volume.
 pub fn volume(volume: &VolumeView) -> String {
-    let requested_cache = volume.cache.requested_bytes.map(bytes);
     let traffic = &volume.traffic;
     let allocation = match volume.allocation {
         _ if volume.upstream.is_some() => "by the server that has it".into(),
@@ -198,7 +204,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ),
         ("share", share_in_words(&volume.share)),
         ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, guarantee)),
-        ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
+        ("cache", cache_in_words(&volume.cache)),
         ("cache used", bytes(volume.cache.used_bytes)),
         ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
         ("cache for R", volume.sizing.as_ref().map_or_else(String::new, cache_for_r)),
@@ -300,7 +306,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("policy", named_policy(on)),
             ("share", share_in_words(&on.share)),
             ("guarantee", on.guarantee.as_ref().map_or_else(String::new, guarantee)),
-            ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
+            ("cache", cache_in_words(&on.cache)),
             ("cache used", bytes(on.cache.used_bytes)),
             ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
             ("cache for R", on.sizing.as_ref().map_or_else(String::new, cache_for_r)),

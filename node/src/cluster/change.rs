@@ -17,7 +17,7 @@ use super::view::{ClusterPlanView, SlotView};
 use super::{Cluster, ClusterError};
 use crate::control::view::{CreateVolume, Done};
 use crate::control::{Error, Kind};
-use crate::quantity::{Name, ShareText, Size, duration};
+use crate::quantity::{Name, OrAuto, ShareText, Size, duration};
 use crate::store::remote::STRIPE_UNIT_DEFAULT;
 use crate::store::spec::{Allocation, check_size};
 
@@ -277,7 +277,9 @@ impl Cluster {
         if let Some((_, why)) = named.iter().find(|(is_named, _)| *is_named) {
             return wrong(why);
         }
-        let Some(share) = request.share.clone() else { return wrong("its share is missing: --share S") };
+        let Some(share) = request.share.clone().and_then(OrAuto::value) else {
+            return wrong("its share is missing: --share S");
+        };
         let Some(Size(size)) = request.size else { return wrong("its size is missing") };
         check_size(size).map_err(|why| ClusterError::Invalid(why.to_string()))?;
         if request.servers == Some(0) {

@@ -24,14 +24,6 @@ impl Control {
         let answer = tokio::time::timeout(SNAPSHOT_TIMEOUT, volume.thread.command(command)).await;
         let Ok(Ok(Report::Curve(curve))) = answer else { return Err(gone()) };
         let shown = self.show_volume(name).await?;
-        let point = |point: &engine::curve::Point| {
-            Some(CurvePoint {
-                cache_bytes: point.blocks * BLOCK,
-                miss_ratio: point.all?,
-                read_miss_ratio: point.reads,
-                write_miss_ratio: point.writes,
-            })
-        };
         Ok(CurveView {
             volume: name.to_string(),
             tenant: shown.tenant,
@@ -43,7 +35,20 @@ impl Control {
             block_writes: curve.writes,
             sampling_rate: curve.rate,
             samples: curve.samples,
-            points: curve.points.iter().filter(|point| point.blocks >= LEAST_BLOCKS).filter_map(point).collect(),
+            points: points(&curve),
         })
     }
+}
+
+/// The points of a curve; none before the first request.
+pub(super) fn points(curve: &engine::curve::View) -> Vec<CurvePoint> {
+    let point = |point: &engine::curve::Point| {
+        Some(CurvePoint {
+            cache_bytes: point.blocks * BLOCK,
+            miss_ratio: point.all?,
+            read_miss_ratio: point.reads,
+            write_miss_ratio: point.writes,
+        })
+    };
+    curve.points.iter().filter(|point| point.blocks >= LEAST_BLOCKS).filter_map(point).collect()
 }

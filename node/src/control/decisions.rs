@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::view::{CreateVolume, EventView, PlanView, SetTenant, SizingView, Verdict};
 use super::volumes::which_disk;
 use super::{Control, Error, Invalid, Kind, blocking};
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Name, OrAuto, ShareText, Size};
 use crate::store::TenantSpec;
 use crate::store::profile::date;
 use crate::store::spec::check_size;
@@ -123,7 +123,8 @@ impl Control {
             let state = self.state();
             let Ok(running) = state.disk(disk) else { return };
             let now = running.allotment(tenant);
-            if now.cache.is_some() || !differs(now.decided, decided) || !running.has_tenant(tenant) {
+            let is_given = now.cache.is_some() || now.planned_cache.is_some();
+            if is_given || !differs(now.decided, decided) || !running.has_tenant(tenant) {
                 return;
             }
             // What an earlier release stored with the tenant's volumes is not moved while one may have a later one.
@@ -181,7 +182,7 @@ impl Control {
                 running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
             let left = engine::units::Share::ONE.ppb().saturating_sub(running.committed_ppb(Some(&tenant)));
             let ppb = share.as_ref().map_or(left / (others as u64 + 1), |share: &ShareText| share.share.ppb());
-            let cache = TenantSpec { cache: request.cache.or(now.cache), ..now }.cache_spec();
+            let cache = after.cache_spec();
             let like = request.like.as_ref().map(|like| running.tenant_like(&disk, like)).transpose()?;
             let known = running.tenants.get(&tenant).map(|tenant| tenant.id);
             let (share, overcommit) =
@@ -207,7 +208,7 @@ impl Control {
             if let Some(tenant) = request.tenant.as_ref().filter(|tenant| running.has_tenant(tenant)) {
                 return Err(Invalid::LikeOfTenant(tenant.clone()).into());
             }
-            let share = request.share.as_ref().map(|share| share.share);
+            let share = request.share.clone().and_then(OrAuto::value).map(|share| share.share);
             let tenant = request.tenant.as_ref().unwrap_or(&request.name);
             running.check_share(disk, tenant, running.share_ppb(tenant), share, request.overcommit)?;
             let like = Some(running.tenant_like(disk, like)?);
@@ -260,16 +261,18 @@ fn differs(before: Option<Size>, now: Option<Size>) -> bool {
 
 /// The side effects of `--cache`: the cache of the tenant's other volumes changes too, from `before` (`None` if there
 /// are no other volumes); and a size below the minimum is raised.
-pub(super) fn cache_note(tenant: &Name, before: Option<Option<Size>>, now: Option<Size>) -> String {
-    let shown = |cache: Option<Size>| {
-        cache.map_or("decided by its load".into(), |size| Size(size.0.max(LEAST_BYTES)).rounded())
+pub(super) fn cache_note(tenant: &Name, before: Option<Option<OrAuto<Size>>>, now: Option<OrAuto<Size>>) -> String {
+    let shown = |cache: Option<OrAuto<Size>>| match cache {
+        None => "decided by its load".into(),
+        Some(OrAuto::Auto) => "found by `aerogel allocate`".into(),
+        Some(OrAuto::To(size)) => Size(size.0.max(LEAST_BYTES)).rounded(),
     };
     let mut note = String::new();
     if let Some(before) = before.filter(|&before| before != now) {
         let (before, now) = (shown(before), shown(now));
         note = format!("; the cache of tenant '{tenant}' was {before} and is now {now}, for all its volumes");
     }
-    if let Some(size) = now.filter(|size| size.0 < LEAST_BYTES) {
+    if let Some(size) = now.and_then(OrAuto::value).filter(|size| size.0 < LEAST_BYTES) {
         note += &format!("; a cache of {size} is below the minimum: it is {}", shown(now));
     }
     note
@@ -307,7 +310,7 @@ mod tests {
     #[test]
     fn who_asks_for_a_cache_is_told_what_changes_for_others_and_what_is_raised() {
         let tenant: Name = "db".parse().unwrap();
-        let mib = |count: u64| Some(Size(count << 20));
+        let mib = |count: u64| Some(OrAuto::To(Size(count << 20)));
         assert_eq!(cache_note(&tenant, None, mib(64)), "", "it has no other volumes");
         assert_eq!(cache_note(&tenant, Some(mib(64)), mib(64)), "", "the same");
         assert_eq!(
@@ -317,6 +320,7 @@ mod tests {
         assert!(cache_note(&tenant, Some(None), mib(32)).contains("was decided by its load and is now 32MiB"));
         let least = Size(LEAST_BYTES).rounded();
         let raised = format!("; a cache of 64KiB is below the minimum: it is {least}");
-        assert_eq!(cache_note(&tenant, None, Some(Size(64 << 10))), raised);
+        assert_eq!(cache_note(&tenant, None, Some(OrAuto::To(Size(64 << 10)))), raised);
+        assert!(cache_note(&tenant, Some(mib(64)), Some(OrAuto::Auto)).contains("is now found by `aerogel allocate`"));
     }
 }

@@ -1,6 +1,7 @@
 //! Why a change was refused: one variant per reason that a caller can act on. The message names the thing, the hint the
 //! remedy.
 
+mod allocation;
 mod cluster;
 mod invalid;
 mod offline;
@@ -17,6 +18,7 @@ use engine::control::Refusal;
 use engine::units::Share;
 use tokio::task::JoinError;
 
+pub use self::allocation::AllocationError;
 pub use self::cluster::PartError;
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
@@ -198,6 +200,9 @@ pub enum Error {
     /// The disk takes part in a cluster.
     #[error(transparent)]
     Part(#[from] PartError),
+    /// A planned allocation is none.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
     /// Writes are not off-loaded as requested.
     #[error(transparent)]
     Offload(Box<OffloadRefused>),
@@ -309,6 +314,7 @@ impl Error {
             Error::Upstream(error) => error.status(),
             Error::Offload(error) => error.status(),
             Error::Part(error) => error.status(),
+            Error::Allocation(error) => error.status(),
             Error::Store(error) | Error::SpaceOfStore(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
@@ -347,6 +353,7 @@ impl Error {
             Error::Upstream(error) => return error.hint(),
             Error::Offload(error) => return error.hint(),
             Error::Part(error) => return error.hint(),
+            Error::Allocation(error) => return error.hint(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),

@@ -5,6 +5,7 @@
 //! across a wait, so that queries are always answered. After a restart, the files are the truth: the list of disks in
 //! the server's directory, and everything about volumes on the disks.
 
+mod allocation;
 mod automatic;
 mod cluster;
 mod curve;
@@ -32,6 +33,7 @@ mod shares;
 mod show;
 mod standing;
 pub mod stores;
+mod telling;
 mod tenants;
 mod turn;
 mod upstreams;
@@ -46,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{Command, Refusal, Report};
+use engine::control::{Refusal, Report};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
@@ -54,7 +56,9 @@ use uuid::Uuid;
 
 pub use cluster::{DiskFacts, Follower, PartFacts};
 pub use disks::SIM;
-pub use error::{DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason};
+pub use error::{
+    AllocationError, DiskReason, Error, Invalid, Kind, OffloadRefused, PolicyError, StoreExportError, VolumeReason,
+};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
@@ -69,7 +73,7 @@ use crate::access::Grant;
 use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
-use crate::quantity::{Name, Size};
+use crate::quantity::{Name, OrAuto, Size};
 use crate::sessions::{LEASE, Sessions};
 use crate::store::offload::OffloadError;
 use crate::store::{DataError, DataId, Files, Lock, Policies, Progress, Spec, Store, TenantSpec};
@@ -176,6 +180,8 @@ struct Tenant {
     id: TenantId,
     /// Why it has less than requested.
     warning: Option<String>,
+    /// The share that the engine was told.
+    told: Option<Share>,
 }
 
 #[derive(Debug)]
@@ -410,37 +416,6 @@ impl Control {
         let served = running.volumes.iter().filter(|(_, volume)| volume.id().is_some_and(&which));
         served.map(|(name, _)| name.clone()).collect()
     }
-
-    /// Tells the disk's engine the latest allotment of a tenant, or that the tenant was removed.
-    async fn sync_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Refusal> {
-        let (thread, id, spec) = {
-            let mut state = self.state();
-            let Ok(running) = state.disk_mut(disk) else { return Ok(()) };
-            let wanted = running.has_tenant(tenant);
-            let is_known = running.tenants.contains_key(tenant);
-            if !wanted && !is_known {
-                return Ok(());
-            }
-            let id = running.tenant_id(tenant);
-            // A new tenant stays unknown until the engine has accepted it.
-            if !wanted || !is_known {
-                running.tenants.remove(tenant);
-            }
-            (running.thread.clone(), id, wanted.then(|| running.for_engine(tenant)))
-        };
-        match spec {
-            Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
-            None => {
-                // A tenant that is created with this name is another one.
-                self.forget_tenant_history(disk, tenant);
-                return refusal(thread.command(Command::DropTenant(id)).await);
-            }
-        }
-        if let Ok(running) = self.state().disk_mut(disk) {
-            running.tenants.insert(tenant.clone(), Tenant { id, warning: None });
-        }
-        Ok(())
-    }
 }
 
 /// Ends a disk's thread, from a thread that may block.
@@ -532,8 +507,8 @@ impl Running {
     }
 
     /// The cache that was requested for the tenant's volumes other than `except`. `None` if it has no others.
-    fn shared_cache(&self, tenant: &Name, except: &Name) -> Option<Option<Size>> {
-        self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).cache)
+    fn shared_cache(&self, tenant: &Name, except: &Name) -> Option<Option<OrAuto<Size>>> {
+        self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).handed_cache())
     }
 
     /// All tenants with volumes.
@@ -546,20 +521,6 @@ impl Running {
     fn allotments(&self) -> BTreeMap<Name, TenantSpec> {
         let names = self.tenant_names().into_iter().filter(|name| !self.is_remote(name));
         names.map(|name| (name.clone(), self.allotment(&name))).collect()
-    }
-
-    /// What the disk's engine is told of a tenant.
-    fn for_engine(&self, tenant: &Name) -> engine::control::TenantSpec {
-        let spec = self.allotment(tenant);
-        engine::control::TenantSpec {
-            share: spec.share.as_ref().map(|share| share.share),
-            min_bytes_per_s: spec.min_bandwidth.map_or(0, |rate| rate.0),
-            cache: spec.cache_spec(),
-            eviction: spec.eviction.into(),
-            ceilings: spec.ceilings(),
-            is_remote: self.is_remote(tenant),
-            is_store: tenant.is_of_stores(),
-        }
     }
 
     /// The specifications that promise something. One without volumes is what an earlier tenant or a crash has left,
@@ -602,7 +563,7 @@ impl Running {
             return known.id;
         }
         let id = self.free_tenant();
-        self.tenants.insert(tenant.clone(), Tenant { id, warning: None });
+        self.tenants.insert(tenant.clone(), Tenant { id, warning: None, told: None });
         id
     }
 

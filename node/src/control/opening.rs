@@ -238,7 +238,7 @@ impl Control {
         let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
         second.map_err(|refusal| refused(tenant, refusal))?;
         warn!(%disk, %tenant, "{refusal_at_first}");
-        let known = Tenant { id, warning: Some(refusal_at_first.to_string()) };
+        let known = Tenant { id, warning: Some(refusal_at_first.to_string()), told: spec.share };
         self.state().disk_mut(disk)?.tenants.insert(tenant.clone(), known);
         Ok(())
     }

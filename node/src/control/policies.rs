@@ -20,7 +20,7 @@ use super::tenants::{TenantChange, warn_unless_stored};
 use super::turn::{TURN_TIMEOUT, Turn};
 use super::view::{CreatePolicy, CreateVolume, PolicyUser, SetPolicy, SetTenant, TenantPolicyView};
 use super::{Control, Done, Error, Invalid, Kind, PolicyError, State, blocking, guarantees};
-use crate::quantity::Name;
+use crate::quantity::{Name, OrAuto};
 use crate::store::{Policies, Policy, Store, TenantSpec};
 
 /// A change of a user: its disk, the store of that, and the change of its specification.
@@ -218,7 +218,7 @@ impl Control {
     pub(super) fn with_policy(&self, mut request: CreateVolume) -> Result<CreateVolume, Error> {
         let Some(name) = &request.policy else { return Ok(request) };
         let Policy { share, min_bandwidth, max_bandwidth, max_iops, burst } = self.policy(name)?;
-        request.share = request.share.or(share);
+        request.share = request.share.or(share.map(OrAuto::To));
         request.min_bandwidth = request.min_bandwidth.or(min_bandwidth);
         request.max_bandwidth = request.max_bandwidth.or(max_bandwidth);
         request.max_iops = request.max_iops.or(max_iops);

@@ -22,10 +22,10 @@ use super::view::{
 use super::warnings::volume_warnings;
 use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
-use crate::quantity::{Name, Size};
+use crate::quantity::{Name, OrAuto, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::{Allocation, Eviction, WriteCache};
+use crate::store::spec::{Allocation, WriteCache};
 use crate::store::{DataId, Exports, Journal, Kernel, Spec, Store, TenantSpec, file};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
@@ -386,9 +386,9 @@ fn remembered_views(
         description: String::new(),
         upstream: None,
         stripes: None,
-        share: ShareView { requested: None, effective: Some(0.0) },
+        share: ShareView { effective: Some(0.0), ..ShareView::default() },
         guarantee: None,
-        cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
+        cache: CacheView::default(),
         ceilings: None,
         slice: None,
         insulation: None,
@@ -430,11 +430,11 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         accept_data_loss: spec.exports().any(|remote| remote.without_flush),
         disk: Some(disk.clone()),
         policy: allotment.policy.clone(),
-        share: allotment.share.clone(),
+        share: OrAuto::join(allotment.share.clone(), allotment.auto_share),
         min_bandwidth: allotment.min_bandwidth,
         overcommit: false,
         tenant: spec.tenant.clone(),
-        cache: allotment.cache,
+        cache: OrAuto::join(allotment.cache, allotment.auto_cache),
         like: None,
         eviction: Some(allotment.eviction),
         max_bandwidth: allotment.max_bandwidth,
@@ -487,9 +487,11 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
 pub(super) fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
     let id = running.tenants.get(tenant).map(|tenant| tenant.id);
     let stats = snapshot.and_then(|snapshot| snapshot.tenants.iter().find(|stats| Some(stats.tenant) == id));
-    let TenantSpec { cache, eviction, .. } = running.allotment(tenant);
+    let TenantSpec { cache, auto_cache, planned_cache, eviction, .. } = running.allotment(tenant);
     CacheView {
         requested_bytes: cache.map(|cache| cache.0),
+        auto: auto_cache,
+        planned_bytes: planned_cache.map(|cache| cache.0),
         eviction,
         effective_bytes: stats.map_or(0, |stats| stats.target_frames * BLOCK),
         used_bytes: stats.map_or(0, |stats| stats.used_frames * BLOCK),

@@ -9,7 +9,7 @@ use engine::units::{BLOCK, VOLUME_BYTES_MAX};
 use super::view::{CreateStore, CreateVolume, SetStores, SetTenant, Setting, StoreView};
 use super::volumes::{Role, which_disk};
 use super::{Control, Done, Error, Invalid, Kind};
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Name, OrAuto, ShareText, Size};
 use crate::store::spec::Allocation;
 use crate::store::{StoreError, TenantSpec};
 
@@ -35,6 +35,7 @@ impl Control {
             return Err(Invalid::StoreTooLarge(size).into());
         }
         let size = Some(Size(size.0.next_multiple_of(BLOCK)));
+        let share = share.map(OrAuto::To);
         let volume = CreateVolume { disk, share, overcommit, allow, description, ..CreateVolume::plain(name, size) };
         self.create(volume, Role::Store).await.map_err(|error| match error {
             Error::Store(error @ (StoreError::NoSpace { .. } | StoreError::NoAllocation { .. })) => {
@@ -72,7 +73,7 @@ impl Control {
             }
             running.allotment(&stores)
         };
-        let share = Some(Setting::To(share));
+        let share = Some(Setting::To(OrAuto::To(share)));
         let change = SetTenant { disk: Some(disk.clone()), share, overcommit, ..SetTenant::default() };
         let done = self.change_tenant(&stores, change).await?;
         let message = format!("the stores of disk '{disk}' are changed{}", self.share_note(&disk, &before));

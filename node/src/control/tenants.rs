@@ -16,8 +16,7 @@ use super::view::{
     AllotmentView, CacheView, CeilingsView, Condition, OrDefault, SetTenant, Setting, ShareView, TenantDetail,
 };
 use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
-use crate::quantity::Name;
-use crate::store::spec::Eviction;
+use crate::quantity::{Name, OrAuto};
 use crate::store::{Spec, Store, StoreError, TenantSpec};
 
 /// A change of a tenant's specification on a disk that is in the state already.
@@ -212,7 +211,8 @@ impl Control {
         }
         info!(%disk, tenant = %name, "changed");
         let ceiling = if request.changes_ceilings() { self.ceiling_note(&disk, name) } else { String::new() };
-        let note = request.cache.map(|cache| cache_note(name, Some(before.cache), cache.value())).unwrap_or_default();
+        let note =
+            request.cache.map(|cache| cache_note(name, Some(before.handed_cache()), cache.value())).unwrap_or_default();
         let note = ceiling + &note + &self.promise_note(&disk, name, &before);
         let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
         self.wait_for_decision(&disk).await;
@@ -326,14 +326,9 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
             condition: Condition::Offline,
             spec: None,
             volumes,
-            share: ShareView { requested: None, effective: Some(0.0) },
+            share: ShareView { effective: Some(0.0), ..ShareView::default() },
             guarantee: None,
-            cache: CacheView {
-                requested_bytes: None,
-                effective_bytes: 0,
-                used_bytes: 0,
-                eviction: Eviction::default(),
-            },
+            cache: CacheView::default(),
             ceilings: None,
             slice: None,
             insulation: None,
@@ -351,10 +346,10 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
     SetTenant {
         disk: Some(disk.clone()),
         policy: Some(Setting::from_value(spec.policy)),
-        share: Some(Setting::from_value(spec.share)),
+        share: Some(Setting::from_value(OrAuto::join(spec.share, spec.auto_share))),
         min_bandwidth: Some(Setting::from_value(spec.min_bandwidth)),
         overcommit: false,
-        cache: Some(Setting::from_value(spec.cache)),
+        cache: Some(Setting::from_value(OrAuto::join(spec.cache, spec.auto_cache))),
         eviction: Some(spec.eviction),
         max_bandwidth: Some(Setting::from_value(spec.max_bandwidth)),
         max_iops: Some(Setting::from_value(spec.max_iops)),

@@ -185,7 +185,7 @@ impl Chosen {
 
 /// Refuses promises of disk time to a tenant that has none.
 pub(super) fn refuse_promises(tenant: &Name, spec: &TenantSpec) -> Result<(), Invalid> {
-    let promises = spec.share.is_some() || spec.min_bandwidth.is_some();
+    let promises = spec.share.is_some() || spec.auto_share || spec.min_bandwidth.is_some();
     if promises { Err(Invalid::PromiseOfRemote(tenant.clone())) } else { Ok(()) }
 }
 

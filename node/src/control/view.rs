@@ -1,5 +1,6 @@
 //! Requests and answers of the API. Requested and effective values are both shown.
 
+mod allocation;
 mod disks;
 mod guarantees;
 mod offload;
@@ -13,6 +14,7 @@ mod volumes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use allocation::*;
 pub use disks::*;
 pub use guarantees::*;
 pub use offload::*;

@@ -17,7 +17,7 @@ use super::{
     with_files,
 };
 use crate::disk_thread::DiskHandle;
-use crate::quantity::{Name, Size};
+use crate::quantity::{Name, OrAuto, Size};
 use crate::store::spec::{Allocation, Part, WriteCache, check_size};
 use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
 
@@ -167,7 +167,7 @@ impl Control {
         }
         let mut of_tenant = SetTenant::of_new(request);
         if is_store && !running.has_tenant(&tenant) {
-            of_tenant.share.get_or_insert_with(|| Setting::To(stores::share_default()));
+            of_tenant.share.get_or_insert_with(|| Setting::To(OrAuto::To(stores::share_default())));
         }
         let asks = !of_tenant.changes_nothing() || decided.is_some();
         let has_none = !running.has_tenant(&tenant);

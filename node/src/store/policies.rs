@@ -47,6 +47,7 @@ impl Policy {
     /// Replaces these values in a specification.
     pub fn give(&self, spec: &mut TenantSpec) {
         let Policy { share, min_bandwidth, max_bandwidth, max_iops, burst } = self.clone();
+        spec.auto_share &= share.is_none();
         *spec = TenantSpec { share, min_bandwidth, max_bandwidth, max_iops, burst, ..spec.clone() };
     }
 }

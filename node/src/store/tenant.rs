@@ -15,7 +15,7 @@ use tracing::warn;
 use super::spec::{EarlierAllotment, Eviction};
 use super::{ChangeError, Key, LoadError, Spec, Store, StoreError};
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
-use crate::quantity::{Name, Rate, ShareText, Size};
+use crate::quantity::{Name, OrAuto, Rate, ShareText, Size};
 
 /// The version of specifications that this program writes and reads.
 const FORMAT: u32 = 1;
@@ -47,6 +47,18 @@ pub struct TenantSpec {
     /// The requested cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
+    /// Its share is handed to the planner of allocations. It has none of its own then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub auto_share: bool,
+    /// Its cache is handed to the planner of allocations. It has no size of its own then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub auto_cache: bool,
+    /// The share that the planner of allocations has found, which promises nothing beyond `share`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_share: Option<ShareText>,
+    /// The cache that it has found, which promises nothing beyond `cache`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_cache: Option<Size>,
     /// The partition size that was decided after a trial, if none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Size>,
@@ -72,6 +84,10 @@ impl Default for TenantSpec {
             share: None,
             min_bandwidth: None,
             cache: None,
+            auto_share: false,
+            auto_cache: false,
+            planned_share: None,
+            planned_cache: None,
             decided: None,
             eviction: Eviction::default(),
             max_bandwidth: None,
@@ -95,11 +111,25 @@ impl TenantSpec {
 
     /// The cache, for the disk's engine.
     pub fn cache_spec(&self) -> CacheSpec {
-        match (self.cache, self.decided) {
-            (Some(asked), _) => CacheSpec::Asked(asked.0),
-            (None, Some(decided)) => CacheSpec::Decided(decided.0),
-            (None, None) => CacheSpec::Trial,
+        match (self.cache, self.planned_cache, self.decided) {
+            (asked, Some(planned), _) => {
+                CacheSpec::Planned { asked: asked.map_or(0, |asked| asked.0), planned: planned.0 }
+            }
+            (Some(asked), None, _) => CacheSpec::Asked(asked.0),
+            (None, None, Some(decided)) => CacheSpec::Decided(decided.0),
+            (None, None, None) => CacheSpec::Trial,
         }
+    }
+
+    /// Parts per billion of disk time that the planner has found beyond what is requested; `None` without a plan.
+    pub fn planned_ppb(&self) -> Option<u64> {
+        let asked = self.share.as_ref().map_or(0, |share| share.share.ppb());
+        Some(self.planned_share.as_ref()?.share.ppb().saturating_sub(asked))
+    }
+
+    /// The cache as it was requested.
+    pub fn handed_cache(&self) -> Option<OrAuto<Size>> {
+        OrAuto::join(self.cache, self.auto_cache)
     }
 
     /// Whether it has a ceiling.
@@ -115,6 +145,10 @@ impl TenantSpec {
             burst_ns: self.burst.unwrap_or_default().ns(),
         }
     }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl From<EarlierAllotment> for TenantSpec {
@@ -236,6 +270,15 @@ mod tests {
         let as_then = TenantSpec { min_bandwidth: None, max_bandwidth: None, burst: None, ..spec };
         assert_eq!(earlier, as_then, "written by earlier releases");
         assert!(matches!(TenantSpec::parse("format = 2"), Err(TenantError::Format(2))));
+        let handed = TenantSpec {
+            auto_share: true,
+            planned_share: Some("0.25".parse().unwrap()),
+            auto_cache: true,
+            planned_cache: Some(Size(64 << 20)),
+            ..TenantSpec::default()
+        };
+        assert_eq!(TenantSpec::parse(&handed.to_toml()).unwrap(), handed);
+        assert_eq!(handed.cache_spec(), CacheSpec::Planned { asked: 0, planned: 64 << 20 });
         for wrong in ["", "format = 1\nshare = '2'", "format = 1\nguarantee = '1MiB'"] {
             assert!(matches!(TenantSpec::parse(wrong), Err(TenantError::Syntax(_))), "{wrong}");
         }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{OrDefault, SetTenant, Setting};
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
-use crate::quantity::{Name, Rate, ShareText};
+use crate::quantity::{Name, OrAuto, Rate, ShareText};
 use crate::store::Policy;
 
 /// A policy to create.
@@ -84,6 +84,7 @@ impl SetPolicy {
     /// The same changes, of one tenant.
     pub fn of_tenant(&self) -> SetTenant {
         let SetPolicy { share, min_bandwidth, overcommit, max_bandwidth, max_iops, burst } = self.clone();
+        let share = share.map(|share| Setting::from_value(share.value().map(OrAuto::To)));
         SetTenant { share, min_bandwidth, overcommit, max_bandwidth, max_iops, burst, ..SetTenant::default() }
     }
 }

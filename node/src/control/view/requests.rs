@@ -11,7 +11,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::access::Access;
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, OrAuto, Rate, ShareText, Size, Time, text_or_number};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 use crate::store::{Exports, PolicyName, Scheduling, TenantSpec};
 
@@ -82,9 +82,10 @@ pub struct CreateVolume {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub policy: Option<Name>,
-    /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
+    /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%"; or "auto": the planner of
+    /// allocations finds it.
     #[schema(value_type = Option<String>)]
-    pub share: Option<ShareText>,
+    pub share: Option<OrAuto<ShareText>>,
     /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s". It holds as long
     /// as it fits into the share.
     #[serde(default)]
@@ -96,9 +97,10 @@ pub struct CreateVolume {
     /// The tenant whose allotment it uses. By default the volume is its own tenant.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<Name>,
-    /// The cache of its tenant. The default is what the tenant needs for R, found in a trial.
+    /// The cache of its tenant; or "auto": the planner of allocations finds it. The default is what the tenant needs
+    /// for R, found in a trial.
     #[schema(value_type = Option<String>)]
-    pub cache: Option<Size>,
+    pub cache: Option<OrAuto<Size>>,
     /// A volume of the same disk whose load it will have: the cache that it needs for R is decided at once from that
     /// load.
     #[serde(default)]
@@ -190,17 +192,7 @@ impl<T: Serialize> Serialize for Setting<T> {
 /// Also accepts a number, where a plain value would accept one.
 impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a text or a whole number")]
-        enum Either {
-            Number(u64),
-            Text(String),
-        }
-        let text = match Either::deserialize(from)? {
-            Either::Number(number) => number.to_string(),
-            Either::Text(text) => text,
-        };
-        text.parse().map_err(serde::de::Error::custom)
+        text_or_number(from)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -259,17 +251,17 @@ pub struct SetVolume {
     /// The named policy of its tenant, or "none": it keeps the present values as its own.
     #[schema(value_type = Option<String>)]
     pub policy: Option<Setting<Name>>,
-    /// The share of its tenant, or "none".
+    /// The share of its tenant, "auto" or "none".
     #[schema(value_type = Option<String>)]
-    pub share: Option<Setting<ShareText>>,
+    pub share: Option<Setting<OrAuto<ShareText>>>,
     /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s"; or "none".
     #[schema(value_type = Option<String>)]
     pub min_bandwidth: Option<Setting<Rate>>,
     /// Whether the shares of the disk may sum to more than 1 with this one.
     pub overcommit: bool,
-    /// The cache of its tenant as a string such as "64MiB", or "none".
+    /// The cache of its tenant as a string such as "64MiB", "auto" or "none".
     #[schema(value_type = Option<String>)]
-    pub cache: Option<Setting<Size>>,
+    pub cache: Option<Setting<OrAuto<Size>>>,
     /// The eviction policy of its tenant's cache.
     pub eviction: Option<Eviction>,
     /// The most bandwidth that the clients of its tenant get, such as "50MiB/s" or "read=50MiB/s,write=10MiB/s", or
@@ -333,18 +325,18 @@ pub struct SetTenant {
     /// values as its own.
     #[schema(value_type = Option<String>)]
     pub policy: Option<Setting<Name>>,
-    /// The share of the disk's time, or "none".
+    /// The share of the disk's time, "auto" (the planner of allocations finds it) or "none".
     #[schema(value_type = Option<String>)]
-    pub share: Option<Setting<ShareText>>,
+    pub share: Option<Setting<OrAuto<ShareText>>>,
     /// The minimum bandwidth, bytes per second; a number or a string such as "30MiB/s"; or "none". It holds as long as
     /// it fits into the share.
     #[schema(value_type = Option<String>)]
     pub min_bandwidth: Option<Setting<Rate>>,
     /// Whether the shares of the disk may sum to more than 1 with this one.
     pub overcommit: bool,
-    /// The cache as a string such as "64MiB", or "none".
+    /// The cache as a string such as "64MiB", "auto" (the planner of allocations finds it) or "none".
     #[schema(value_type = Option<String>)]
-    pub cache: Option<Setting<Size>>,
+    pub cache: Option<Setting<OrAuto<Size>>>,
     /// The eviction policy of the cache.
     pub eviction: Option<Eviction>,
     /// The most bandwidth that its clients get, such as "50MiB/s" or "read=50MiB/s,write=10MiB/s", or "none".
@@ -411,14 +403,15 @@ impl SetTenant {
     /// again.
     pub fn apply(&self, spec: &mut TenantSpec) {
         if let Some(share) = self.share.clone() {
-            spec.share = share.value();
+            (spec.share, spec.auto_share) = OrAuto::split(share.value());
+            spec.planned_share = None;
         }
         if let Some(min_bandwidth) = self.min_bandwidth.clone() {
             spec.min_bandwidth = min_bandwidth.value();
         }
         if let Some(cache) = self.cache.clone() {
-            spec.cache = cache.value();
-            spec.decided = None;
+            (spec.cache, spec.auto_cache) = OrAuto::split(cache.value());
+            (spec.planned_cache, spec.decided) = (None, None);
         }
         spec.eviction = self.eviction.unwrap_or(spec.eviction);
         if let Some(most) = self.max_bandwidth.clone() {

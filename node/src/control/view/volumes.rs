@@ -49,20 +49,31 @@ pub struct CurveView {
 }
 
 /// A share, requested and effective.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ShareView {
-    /// As it was typed; absent if none is requested.
+    /// As it was typed; "auto" if the planner of allocations finds it; absent if none is requested.
     pub requested: Option<String>,
+    /// What that planner has found, 0 to 1; absent if nothing. It yields to the requested shares of other tenants, and
+    /// to an even part for tenants without one.
+    #[serde(default)]
+    pub planned: Option<f64>,
     /// The fraction of the disk's time, 0 to 1: the requested share, or an even part of what is not promised; absent
     /// for a tenant whose volumes are on other servers.
     pub effective: Option<f64>,
 }
 
 /// A cache size, requested and effective.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct CacheView {
     /// Bytes; absent if none is requested.
     pub requested_bytes: Option<u64>,
+    /// Whether the planner of allocations finds it.
+    #[serde(default)]
+    pub auto: bool,
+    /// What that planner has found, bytes; absent if nothing. It yields to what other tenants request or need for R,
+    /// and to an even part for tenants without a size.
+    #[serde(default)]
+    pub planned_bytes: Option<u64>,
     /// Bytes that the tenant may use now.
     pub effective_bytes: u64,
     /// Bytes that the tenant uses now.

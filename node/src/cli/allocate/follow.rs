@@ -1,0 +1,132 @@
+//! Keeps an allocation up to date.
+//!
+//! A plan is made at an interval, from what happened since the last one. The allocation is changed only if the
+//! predicted gain is above a threshold, and only if no curve has changed since the last plan: a curve that is still
+//! changing is that of no load. After a change, the next plan begins with new measurements. So a stable load moves
+//! nothing after the first changes.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Failure;
+use super::apply::{TenantChange, apply};
+use super::gather::{Servers, token};
+use super::goals::Goals;
+use super::plan::{Memory, PlanView, Planned, plan};
+use super::print;
+use crate::cli::arguments::AllocateWhat;
+use crate::store::profile::date;
+
+/// How the allocation is kept up to date.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) every: Duration,
+    /// The least part by which the goal must improve.
+    pub(super) threshold: f64,
+    pub(super) count: Option<u64>,
+}
+
+/// What was done at one time.
+enum Step {
+    /// Nothing, for this reason.
+    Kept(Box<PlanView>, String),
+    Changed(Box<PlanView>, Vec<TenantChange>),
+    Failed(Failure),
+}
+
+/// Plans and applies until SIGINT or SIGTERM.
+pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure> {
+    let goals = Goals::read(what)?;
+    let servers = Servers::new(what)?;
+    let token = token(what)?;
+    let mut before = Some(servers.look().await?);
+    servers.check(before.as_deref().unwrap_or_default())?;
+    let mut memory = Memory::default();
+    let broken = |error: std::io::Error| Failure::refused(error.to_string(), None);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut plans = 0;
+    while how.count.is_none_or(|count| plans < count) {
+        tokio::select! {
+            () = tokio::time::sleep(how.every) => {}
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+        }
+        let now = match servers.look().await {
+            Ok(now) => now,
+            Err(failure) => {
+                // The counters of a server that comes back begin anew.
+                before = None;
+                plans += 1;
+                if tell(what, &Step::Failed(failure)).is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
+        };
+        let Some(earlier) = before.replace(now.clone()) else { continue };
+        plans += 1;
+        let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
+            Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
+                Ok(planned) => act(planned, how.threshold, token.as_deref()).await,
+                Err(failure) => Step::Failed(failure),
+            },
+            Err(failure) => Step::Failed(failure),
+        };
+        if matches!(step, Step::Changed(..)) {
+            // What happened until now is of the earlier allocation.
+            before = servers.look().await.ok();
+        }
+        if tell(what, &step).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Applies a plan if it is worth it.
+async fn act(planned: Planned, threshold: f64, token: Option<&str>) -> Step {
+    let Planned { view, changes, is_stable, .. } = planned;
+    let (gain, view) = (view.gain(), Box::new(view));
+    let percent = |part: f64| format!("{:.1}%", part * 100.0);
+    if changes.is_empty() {
+        return Step::Kept(view, "the allocation is as planned".into());
+    }
+    if !is_stable {
+        return Step::Kept(view, "curves have changed since the last plan".into());
+    }
+    if gain <= threshold {
+        let why = format!("a gain of {} is predicted, the threshold is {}", percent(gain), percent(threshold));
+        return Step::Kept(view, why);
+    }
+    match apply(&changes, token).await {
+        Ok(changed) => Step::Changed(view, changed),
+        Err(failure) => Step::Failed(failure),
+    }
+}
+
+/// Prints what was done, as a line.
+fn tell(what: &AllocateWhat, step: &Step) -> std::io::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let at = date(now);
+    let line = match (step, what.json) {
+        (Step::Kept(plan, why), true) => json!({ "at": at, "did": "kept", "reason": why, "plan": plan }).to_string(),
+        (Step::Changed(plan, changed), true) => {
+            json!({ "at": at, "did": "changed", "changed": changed, "plan": plan }).to_string()
+        }
+        (Step::Failed(failure), true) => {
+            json!({ "at": at, "did": "failed", "error": failure.error, "hint": failure.hint }).to_string()
+        }
+        (Step::Kept(plan, why), false) => format!("{at}  kept     {}; {why}", print::total(plan)),
+        (Step::Changed(plan, changed), false) => {
+            format!("{at}  changed  {}; {}", print::total(plan), print::changes(changed).join("; "))
+        }
+        (Step::Failed(failure), false) => format!("{at}  failed   {}; it is tried again", failure.error),
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}

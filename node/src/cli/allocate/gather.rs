@@ -1,0 +1,174 @@
+//! Evidence from the servers, and what happened between two answers.
+
+use crate::cli::arguments::AllocateWhat;
+use crate::cli::client::{Place, ask_at};
+use crate::cli::read;
+use crate::control::view::{DiskEvidence, EvidenceView, LoadEvidence, TenantEvidence};
+use hyper::Method;
+
+use super::Failure;
+
+/// The server and its gateways.
+pub(super) struct Servers {
+    /// The server first.
+    places: Vec<Place>,
+    token: Option<String>,
+}
+
+/// The token for changes, if a file is named.
+pub(super) fn token(what: &AllocateWhat) -> Result<Option<String>, Failure> {
+    let Some(path) = &what.token_file else { return Ok(None) };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display()), None))?;
+    Ok(Some(text.trim().to_owned()))
+}
+
+/// What a server and its gateways did in a window.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// The server first.
+    pub(super) servers: Vec<ObservedServer>,
+}
+
+/// What one of them did.
+#[derive(Debug)]
+pub(super) struct ObservedServer {
+    pub(super) place: Place,
+    pub(super) disks: Vec<ObservedDisk>,
+}
+
+/// A disk now, and what its tenants did.
+#[derive(Debug)]
+pub(super) struct ObservedDisk {
+    pub(super) now: DiskEvidence,
+    /// For each tenant in `now`: what it did in the window, and since the start.
+    pub(super) loads: Vec<(Load, Load)>,
+}
+
+/// What a tenant did in a time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    pub(super) seconds: f64,
+    pub(super) did: LoadEvidence,
+}
+
+impl Load {
+    fn between(before: &LoadEvidence, after: &LoadEvidence, seconds: f64) -> Option<Load> {
+        let count = |now: u64, then: u64| now.checked_sub(then);
+        let time = |now: f64, then: f64| (now >= then).then_some(now - then);
+        let did = LoadEvidence {
+            reads: count(after.reads, before.reads)?,
+            read_bytes: count(after.read_bytes, before.read_bytes)?,
+            read_seconds: time(after.read_seconds, before.read_seconds)?,
+            hits: count(after.hits, before.hits)?,
+            hit_seconds: time(after.hit_seconds, before.hit_seconds)?,
+            writes: count(after.writes, before.writes)?,
+            write_bytes: count(after.write_bytes, before.write_bytes)?,
+            write_seconds: time(after.write_seconds, before.write_seconds)?,
+            busy_seconds: time(after.busy_seconds, before.busy_seconds)?,
+            outstanding_max: after.outstanding_max,
+            disk_reads: count(after.disk_reads, before.disk_reads)?,
+            disk_queue_seconds: time(after.disk_queue_seconds, before.disk_queue_seconds)?,
+            disk_slice_seconds: time(after.disk_slice_seconds, before.disk_slice_seconds)?,
+            disk_service_seconds: time(after.disk_service_seconds, before.disk_service_seconds)?,
+            disk_requests: count(after.disk_requests, before.disk_requests)?,
+            disk_owned_seconds: (after.disk_owned_seconds - before.disk_owned_seconds).max(0.0),
+        };
+        Some(Load { seconds, did })
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.did.reads + self.did.writes
+    }
+
+    /// Mean latency of all requests, seconds.
+    pub(super) fn latency(&self) -> Option<f64> {
+        mean(self.did.read_seconds + self.did.write_seconds, self.requests())
+    }
+}
+
+/// The mean of a sum, if it is over anything.
+pub(super) fn mean(sum: f64, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum / count as f64)
+}
+
+impl Servers {
+    pub(super) fn new(what: &AllocateWhat) -> Result<Servers, Failure> {
+        let places: Vec<Place> = std::iter::once(&what.server).chain(&what.gateways).cloned().collect();
+        for (at, place) in places.iter().enumerate() {
+            if places[..at].contains(place) {
+                return Err(Failure::usage(
+                    format!("{place} is named twice"),
+                    Some("name each gateway once, and the server only with --server".into()),
+                ));
+            }
+        }
+        Ok(Servers { places, token: token(what)? })
+    }
+
+    /// The present evidence of all.
+    pub(super) async fn look(&self) -> Result<Vec<EvidenceView>, Failure> {
+        let ask = |place| ask_at(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
+        let answers = futures::future::join_all(self.places.iter().map(ask)).await;
+        let read = |(place, answer): (&Place, Result<_, _>)| {
+            answer.and_then(read::<EvidenceView>).map_err(|error| Failure::of(place, &error))
+        };
+        self.places.iter().zip(answers).map(read).collect()
+    }
+
+    /// Refuses servers that do not belong together.
+    pub(super) fn check(&self, all: &[EvidenceView]) -> Result<(), Failure> {
+        for (at, (place, evidence)) in self.places.iter().zip(all).enumerate() {
+            if let Some(other) = all[..at].iter().position(|other| other.process == evidence.process) {
+                return Err(Failure::usage(
+                    format!("{place} and {} are the same process", self.places[other]),
+                    Some("name each gateway once, and the server only with --server".into()),
+                ));
+            }
+        }
+        let tenants = |evidence: &'_ EvidenceView| -> Vec<TenantEvidence> {
+            evidence.disks.iter().flat_map(|disk| disk.tenants.clone()).collect()
+        };
+        let server = tenants(&all[0]);
+        let is_here = |uuid| server.iter().any(|tenant| tenant.volumes.iter().any(|volume| volume.uuid == uuid));
+        for (place, gateway) in self.places.iter().zip(all).skip(1) {
+            let exports = tenants(gateway).into_iter().flat_map(|tenant| tenant.volumes).flat_map(|volume| volume.from);
+            if !exports.flatten().any(is_here) {
+                return Err(Failure::usage(
+                    format!("{place} is no gateway of {}: none of its volumes is there", self.places[0]),
+                    Some(format!("name gateways with volumes --from a volume of {}", self.places[0])),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What happened between two answers.
+    pub(super) fn observe(&self, before: Vec<EvidenceView>, after: Vec<EvidenceView>) -> Result<Observed, Failure> {
+        let all = self.places.iter().zip(before).zip(after);
+        let server = |((place, before), after): ((&Place, EvidenceView), EvidenceView)| {
+            if before.process != after.process {
+                let again = "try again; `allocate run` goes on by itself";
+                return Err(Failure::refused(format!("{place} was restarted meanwhile"), Some(again.into())));
+            }
+            let disks = after.disks.into_iter().map(|now| observed(now, &before)).collect();
+            Ok(ObservedServer { place: place.clone(), disks })
+        };
+        Ok(Observed { servers: all.map(server).collect::<Result<_, _>>()? })
+    }
+}
+
+fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk {
+    let earlier = before.disks.iter().find(|disk| disk.disk == now.disk);
+    let load = |tenant: &TenantEvidence| {
+        let total = Load { seconds: now.seconds, did: tenant.load };
+        let then = earlier.and_then(|disk| disk.tenants.iter().find(|then| then.tenant == tenant.tenant));
+        let between = then
+            .zip(earlier)
+            .and_then(|(then, disk)| Load::between(&then.load, &tenant.load, now.seconds - disk.seconds));
+        // A tenant that is new has done everything since.
+        (between.unwrap_or(total), total)
+    };
+    let loads = now.tenants.iter().map(load).collect();
+    ObservedDisk { now, loads }
+}

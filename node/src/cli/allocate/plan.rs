@@ -1,0 +1,381 @@
+//! The plan, beside the present allocation and those of other methods.
+
+use std::collections::BTreeMap;
+
+use engine::allocate::{Allotment, Baseline, Effort, Evidence, Goal, Refined, Refinement, Tiers, best};
+use serde::Serialize;
+
+use super::Failure;
+use super::apply::Change;
+use super::gather::Observed;
+use super::goals::Goals;
+use super::problem::{Has, Posed, is_handed, memory, pose};
+use super::tenants::Subject;
+use crate::cli::arguments::{AllocateWhat, GoalName, Method};
+use crate::control::view::CurvePoint;
+use crate::quantity::duration;
+
+/// A curve has changed if the miss ratio of any size differs by more than this: as at the end of a trial.
+const CURVE_CHANGED: f64 = 0.05;
+
+/// The plan, in the form of `plan --json` (`docs/manual/allocate.md`).
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PlanView {
+    pub(super) goal: &'static str,
+    pub(super) method: &'static str,
+    /// For how long load and latencies were measured.
+    pub(super) window_seconds: f64,
+    pub(super) tenants: Vec<TenantPlanView>,
+    pub(super) total: TotalView,
+    pub(super) baselines: Vec<BaselineView>,
+    pub(super) unplanned: Vec<UnplannedView>,
+}
+
+/// A tenant.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TenantPlanView {
+    pub(super) name: String,
+    pub(super) server: String,
+    pub(super) disk: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gateway: Option<String>,
+    pub(super) tiers: &'static str,
+    pub(super) now: AllottedView,
+    pub(super) planned: AllottedView,
+    /// Mean latency of its clients' requests in the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) measured_latency_seconds: Option<f64>,
+    pub(super) reason: String,
+}
+
+/// What a tenant has, and the latency that the model predicts for that.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct AllottedView {
+    /// Memory, as sizes are requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gateway_cache_bytes: Option<u64>,
+    pub(super) cache_bytes: u64,
+    pub(super) share: f64,
+    pub(super) latency_seconds: f64,
+}
+
+/// Sums over tenants.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct TotalView {
+    pub(super) now_seconds: f64,
+    pub(super) planned_seconds: f64,
+    /// Costs by the goal: what is minimised.
+    pub(super) now_cost: f64,
+    pub(super) planned_cost: f64,
+}
+
+/// What another method would do.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct BaselineView {
+    pub(super) method: &'static str,
+    pub(super) total_seconds: f64,
+    pub(super) cost: f64,
+    pub(super) tenants: Vec<BaselineTenantView>,
+}
+
+/// A tenant with another method.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct BaselineTenantView {
+    pub(super) name: String,
+    #[serde(flatten)]
+    pub(super) allotted: AllottedView,
+}
+
+/// A tenant that keeps what it has.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct UnplannedView {
+    pub(super) name: String,
+    pub(super) server: String,
+    pub(super) reason: String,
+}
+
+/// A plan, and what follows from it.
+pub(super) struct Planned {
+    pub(super) view: PlanView,
+    /// The requests that make it so.
+    pub(super) changes: Vec<Change>,
+    pub(super) surfaces: Vec<Drawn>,
+    /// Whether no curve has changed since the plan before.
+    pub(super) is_stable: bool,
+}
+
+/// A tenant's latency as a function of what it has.
+pub(super) struct Drawn {
+    pub(super) name: String,
+    pub(super) evidence: Evidence,
+    pub(super) factor: f64,
+    pub(super) has_gateway: bool,
+    pub(super) whole: Has,
+    pub(super) now: Has,
+    pub(super) planned: Has,
+}
+
+/// What is remembered from plan to plan.
+#[derive(Default)]
+pub(super) struct Memory {
+    known: BTreeMap<(String, String), Known>,
+    grid: Option<engine::allocate::Grid>,
+}
+
+#[derive(Default)]
+struct Known {
+    curve: Vec<CurvePoint>,
+    generation: u64,
+    refinement: Refinement,
+}
+
+impl Memory {
+    /// Learns the curve and the measured latency of a tenant; whether its curve is that of the last plan.
+    fn learn(&mut self, key: (String, String), curve: &[CurvePoint], at: Allotment, latency: (f64, f64)) -> bool {
+        let known = self.known.entry(key).or_default();
+        let is_same = !known.curve.is_empty() && distance(&known.curve, curve) <= CURVE_CHANGED;
+        known.generation += u64::from(!is_same);
+        known.curve = curve.to_vec();
+        let (measured_ns, model_ns) = latency;
+        if measured_ns > 0.0 && model_ns > 0.0 {
+            known.refinement.add(known.generation, at, measured_ns, model_ns);
+            known.refinement.fit();
+        }
+        is_same
+    }
+}
+
+/// The largest difference of the miss ratios at sizes that both curves have.
+fn distance(one: &[CurvePoint], other: &[CurvePoint]) -> f64 {
+    let at = |bytes| other.iter().find(|point: &&CurvePoint| point.cache_bytes == bytes);
+    let differences = one.iter().filter_map(|point| Some((point.miss_ratio - at(point.cache_bytes)?.miss_ratio).abs()));
+    differences.fold(0.0, f64::max)
+}
+
+impl Method {
+    pub(super) fn name(self) -> &'static str {
+        self.baseline().map_or("ours", Baseline::name)
+    }
+
+    fn baseline(self) -> Option<Baseline> {
+        Some(match self {
+            Method::Ours => return None,
+            Method::Mrc => Baseline::Mrc,
+            Method::MrcDisk => Baseline::MrcDisk,
+            Method::DiskOnly => Baseline::DiskOnly,
+            Method::CacheOnly => Baseline::CacheOnly,
+            Method::Equal => Baseline::Equal,
+        })
+    }
+}
+
+const NOT_HANDED: &str =
+    "it keeps what it has, since nothing is handed over: `aerogel tenant set NAME --share auto --cache auto`";
+
+/// The methods that are shown beside the plan.
+const SHOWN: [Baseline; 5] =
+    [Baseline::Equal, Baseline::Mrc, Baseline::MrcDisk, Baseline::DiskOnly, Baseline::CacheOnly];
+
+/// A posed problem, with what is to be reached and the corrections of the model.
+struct Solving<'a> {
+    observed: &'a Observed,
+    posed: &'a Posed,
+    goal: Goal,
+    refinements: Vec<Refinement>,
+    seed: u64,
+}
+
+impl Solving<'_> {
+    fn surface(&self) -> Refined<'_> {
+        Refined { model: &self.posed.model, refinements: &self.refinements }
+    }
+
+    fn solve(&self, method: Option<Baseline>) -> Result<Vec<Allotment>, Failure> {
+        let Posed { problem, model, .. } = self.posed;
+        let (surface, effort) = (self.surface(), Effort::default());
+        let found = match method {
+            None => {
+                let present = self.posed.present();
+                let from = problem.permits(&present).is_ok().then_some(&present[..]);
+                Ok(best(problem, &self.goal, &surface, from, effort, self.seed))
+            }
+            Some(baseline) => baseline.allocate(problem, &self.goal, &surface, model, effort, self.seed),
+        };
+        found.map(|found| found.allocation).map_err(|error| Failure::refused(error.to_string(), None))
+    }
+
+    /// The latency of a tenant with this, nanoseconds; `at` is the nearest allotment in steps.
+    fn latency_ns(&self, tenant: usize, has: Has, at: Allotment) -> f64 {
+        let model_ns = predicted(&self.posed.evidence[tenant], has).latency_ns;
+        model_ns * self.refinements[tenant].factor(at, model_ns)
+    }
+
+    fn latencies_ns(&self, all: &[Has], at: &[Allotment]) -> Vec<f64> {
+        (0..all.len()).map(|tenant| self.latency_ns(tenant, all[tenant], at[tenant])).collect()
+    }
+
+    fn allotted(&self, tenant: usize, has: Has, latency_ns: f64) -> AllottedView {
+        let Subject { server, gateway } = self.posed.subjects[tenant];
+        AllottedView {
+            gateway_cache_bytes: gateway.map(|at| memory(self.observed.disk(at), has.first)),
+            cache_bytes: memory(self.observed.disk(server), has.second),
+            share: has.share,
+            latency_seconds: latency_ns / 1e9,
+        }
+    }
+
+    fn baseline(&self, method: Baseline) -> Result<BaselineView, Failure> {
+        let at = self.solve(Some(method))?;
+        let all = self.posed.has(self.observed, &at);
+        let latencies = self.latencies_ns(&all, &at);
+        let tenant = |tenant: usize| BaselineTenantView {
+            name: name(self.observed, self.posed.subjects[tenant]),
+            allotted: self.allotted(tenant, all[tenant], latencies[tenant]),
+        };
+        Ok(BaselineView {
+            method: method.name(),
+            total_seconds: latencies.iter().sum::<f64>() / 1e9,
+            cost: cost(&self.goal, &latencies),
+            tenants: (0..all.len()).map(tenant).collect(),
+        })
+    }
+}
+
+fn predicted(evidence: &Evidence, has: Has) -> engine::allocate::Prediction {
+    evidence.predict(has.first, has.second, has.share.clamp(0.001, 1.0))
+}
+
+/// The cost by the goal, in seconds where it is a time.
+fn cost(goal: &Goal, latencies_ns: &[f64]) -> f64 {
+    let unit = if matches!(goal, Goal::Utility(_)) { 1.0 } else { 1e9 };
+    goal.total(latencies_ns) / unit
+}
+
+fn name(observed: &Observed, subject: Subject) -> String {
+    observed.tenant(subject.server).tenant.clone()
+}
+
+/// Plans from what was observed.
+pub(super) fn plan(
+    what: &AllocateWhat,
+    goals: &Goals,
+    observed: &Observed,
+    memory: &mut Memory,
+) -> Result<Planned, Failure> {
+    let posed = pose(observed)?;
+    let names: Vec<String> = posed.subjects.iter().map(|subject| name(observed, *subject)).collect();
+    let goal = goals.of(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let (refinements, is_stable) = learn(observed, &posed, memory);
+    let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed };
+    let at = solving.solve(what.method.baseline())?;
+    let (present, all) = (posed.present(), posed.has(observed, &at));
+    let now_ns = solving.latencies_ns(&posed.now, &present);
+    let planned_ns = solving.latencies_ns(&all, &at);
+    let baselines = SHOWN.into_iter().map(|method| solving.baseline(method)).collect::<Result<_, _>>()?;
+    let tenant = |tenant: usize| {
+        let Subject { server, gateway } = posed.subjects[tenant];
+        let place = |server: usize| observed.servers[server].place.to_string();
+        let measured = observed.loads(gateway.unwrap_or(server)).0.latency();
+        let (now, planned) = (posed.now[tenant], all[tenant]);
+        TenantPlanView {
+            name: names[tenant].clone(),
+            server: place(server.server),
+            disk: observed.disk(server).disk.clone(),
+            gateway: gateway.map(|at| place(at.server)),
+            tiers: tiers(&posed.evidence[tenant]),
+            now: solving.allotted(tenant, now, now_ns[tenant]),
+            planned: solving.allotted(tenant, planned, planned_ns[tenant]),
+            measured_latency_seconds: measured,
+            reason: match is_handed(observed, posed.subjects[tenant]) {
+                true => reason(&posed.evidence[tenant], gateway.is_some(), now, planned),
+                false => NOT_HANDED.into(),
+            },
+        }
+    };
+    let tenants: Vec<TenantPlanView> = (0..names.len()).map(tenant).collect();
+    let unplanned = posed.kept.iter().map(|kept| UnplannedView {
+        name: observed.tenant(kept.at).tenant.clone(),
+        server: observed.servers[kept.at.server].place.to_string(),
+        reason: kept.reason.clone(),
+    });
+    let view = PlanView {
+        goal: what.goal.name(),
+        method: what.method.name(),
+        window_seconds: posed.subjects.iter().map(|of| observed.loads(of.server).0.seconds).fold(0.0, f64::max),
+        total: TotalView {
+            now_seconds: now_ns.iter().sum::<f64>() / 1e9,
+            planned_seconds: planned_ns.iter().sum::<f64>() / 1e9,
+            now_cost: cost(&solving.goal, &now_ns),
+            planned_cost: cost(&solving.goal, &planned_ns),
+        },
+        baselines,
+        unplanned: unplanned.collect(),
+        tenants,
+    };
+    let drawn = |tenant: usize| Drawn {
+        name: names[tenant].clone(),
+        evidence: posed.evidence[tenant].clone(),
+        factor: solving.refinements[tenant].factor(at[tenant], planned_ns[tenant]),
+        has_gateway: posed.subjects[tenant].gateway.is_some(),
+        whole: posed.whole(tenant),
+        now: posed.now[tenant],
+        planned: all[tenant],
+    };
+    let surfaces = (0..names.len()).map(drawn).collect();
+    Ok(Planned { changes: super::apply::changes(observed, &posed.subjects, &all), view, surfaces, is_stable })
+}
+
+/// Corrections of the model by what was measured, and whether all curves are those of the last plan.
+fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, bool) {
+    if memory.grid.replace(posed.problem.grid) != Some(posed.problem.grid) {
+        // Allotments are in steps of the grid.
+        memory.known.values_mut().for_each(|known| known.refinement = Refinement::new());
+    }
+    let mut is_stable = true;
+    let mut refinements = Vec::new();
+    for (tenant, (subject, at)) in posed.subjects.iter().zip(posed.present()).enumerate() {
+        let front = subject.gateway.unwrap_or(subject.server);
+        let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
+        let measured_ns = observed.loads(front).0.latency().unwrap_or(0.0) * 1e9;
+        let model_ns = predicted(&posed.evidence[tenant], posed.now[tenant]).latency_ns;
+        let curve = observed.tenant(front).curve.as_ref().map_or(&[][..], |curve| &curve.points);
+        is_stable &= memory.learn(key.clone(), curve, at, (measured_ns, model_ns));
+        refinements.push(memory.known[&key].refinement.clone());
+    }
+    (refinements, is_stable)
+}
+
+fn tiers(evidence: &Evidence) -> &'static str {
+    match evidence.tiers {
+        Tiers::Lru => "lru",
+        Tiers::Demote => "demote",
+    }
+}
+
+/// Where its reads are answered from, now and then.
+fn reason(evidence: &Evidence, has_gateway: bool, now: Has, planned: Has) -> String {
+    let words = |has: Has| {
+        let of = predicted(evidence, has);
+        let percent = |part: f64| format!("{:.0}%", part * 100.0);
+        let gateway = if has_gateway { format!("{} at the gateway, ", percent(of.first_hits)) } else { String::new() };
+        let hits = of.second_hits + if has_gateway { 0.0 } else { of.first_hits };
+        let disk = duration(of.disk_ns / 1e9);
+        format!("{gateway}{} at the server, {} from the disk in {disk}", percent(hits), percent(of.misses))
+    };
+    if evidence.read_fraction == 0.0 {
+        return "it only writes".into();
+    }
+    format!("reads: {}; now: {}", words(planned), words(now))
+}
+
+impl PlanView {
+    /// By which part the goal is predicted to improve.
+    pub(super) fn gain(&self) -> f64 {
+        let TotalView { now_cost, planned_cost, .. } = self.total;
+        if now_cost == planned_cost { 0.0 } else { (now_cost - planned_cost) / now_cost.abs().max(f64::MIN_POSITIVE) }
+    }
+
+    pub(super) fn is_latency(&self) -> bool {
+        self.goal == GoalName::Latency.name()
+    }
+}

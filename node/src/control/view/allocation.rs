@@ -1,0 +1,176 @@
+//! Allocation over several resources: evidence for its planner, and what it plans.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{CurvePoint, Setting};
+use crate::quantity::{Name, ShareText, Size};
+
+/// Evidence of all disks. Counters are totals since the volumes were opened; rates follow from two answers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EvidenceView {
+    /// The process id: another one has begun all counters anew.
+    pub process: u32,
+    /// The disks that are online and answer.
+    pub disks: Vec<DiskEvidence>,
+}
+
+/// A disk, or the memory and the thread of gateway volumes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DiskEvidence {
+    /// Its name.
+    pub disk: String,
+    /// The time of this answer on the disk's clock, seconds.
+    pub seconds: f64,
+    /// Memory for the tenants' caches, bytes, bookkeeping included, as sizes are requested.
+    pub memory_bytes: u64,
+    /// Memory of a cached block of 4096 bytes.
+    pub block_memory_bytes: u64,
+    /// Memory of the smallest cache.
+    pub least_bytes: u64,
+    /// Memory that may be planned for tenants whose cache is handed to the planner and for those that requested a size,
+    /// beyond what they requested. Other tenants keep an even part.
+    pub plannable_bytes: u64,
+    /// The same of the disk's time, 0 to 1.
+    pub plannable_share: f64,
+    /// Why shares cannot be planned; absent if they can.
+    pub fixed_shares: Option<String>,
+    /// The scheduling policy.
+    pub policy: String,
+    /// The round of slices while all tenants are busy, seconds; absent without slices.
+    pub round_seconds: Option<f64>,
+    /// Its tenants.
+    pub tenants: Vec<TenantEvidence>,
+}
+
+/// What is known of a tenant.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TenantEvidence {
+    /// Its name.
+    pub tenant: String,
+    /// Its volumes that are served.
+    pub volumes: Vec<VolumeEvidence>,
+    /// Whether its data is on other servers: it has no share.
+    pub remote: bool,
+    /// Its share: what it requested.
+    pub share: Resource<f64>,
+    /// Its cache, bytes of memory.
+    pub cache: Resource<u64>,
+    /// The least share that its minimum bandwidth leaves to be planned, 0 to 1; 0 without a guarantee.
+    pub share_least: f64,
+    /// The fraction of its slices that it does not lose at context switches; absent without slices.
+    pub efficiency: Option<f64>,
+    /// Counters.
+    pub load: LoadEvidence,
+    /// Its miss-ratio curve; absent without requests.
+    pub curve: Option<CurveEvidence>,
+}
+
+/// A resource of a tenant.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Resource<T> {
+    /// What is requested; absent if nothing is.
+    pub requested: Option<T>,
+    /// Whether it is handed to the planner.
+    pub auto: bool,
+    /// What was planned; absent if nothing was.
+    pub planned: Option<T>,
+    /// What it has now.
+    pub effective: T,
+}
+
+/// A volume, and where it is.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeEvidence {
+    /// Its name.
+    pub volume: String,
+    /// By which its gateways know it.
+    #[schema(value_type = String)]
+    pub uuid: Uuid,
+    /// The volumes of other servers that have its data: one, or several if it is striped. A stranger's export has no
+    /// UUID.
+    #[schema(value_type = Vec<Option<String>>)]
+    pub from: Vec<Option<Uuid>>,
+    /// Whether several clients may have the export.
+    pub shared: bool,
+}
+
+/// Counters of a tenant.
+#[derive(Clone, Copy, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LoadEvidence {
+    /// Reads answered.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// The sum of their latencies.
+    pub read_seconds: f64,
+    /// Reads answered from the cache.
+    pub hits: u64,
+    /// The sum of their latencies.
+    pub hit_seconds: f64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Their bytes.
+    pub write_bytes: u64,
+    /// The sum of their latencies.
+    pub write_seconds: f64,
+    /// Time with a request of a client outstanding.
+    pub busy_seconds: f64,
+    /// The most requests of clients that were outstanding at once, recently.
+    pub outstanding_max: u32,
+    /// Device reads that clients waited for.
+    pub disk_reads: u64,
+    /// For how long they waited while the tenant owned the disk, or could have owned it.
+    pub disk_queue_seconds: f64,
+    /// For how long they waited for the tenant's slice.
+    pub disk_slice_seconds: f64,
+    /// For how long they were in the device.
+    pub disk_service_seconds: f64,
+    /// All device requests that completed.
+    pub disk_requests: u64,
+    /// The disk time that the tenant had.
+    pub disk_owned_seconds: f64,
+}
+
+/// A curve, as of the latest requests.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CurveEvidence {
+    /// Block reads that it is made from, weighted by age.
+    pub block_reads: f64,
+    /// Block writes that it is made from, weighted by age.
+    pub block_writes: f64,
+    /// Points, by bytes of data.
+    pub points: Vec<CurvePoint>,
+}
+
+/// What is planned for tenants of one server, all of it or nothing.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetAllocation {
+    /// The tenants that change; others keep what they have.
+    pub tenants: Vec<PlannedTenant>,
+    /// Only check whether it would be accepted.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What is planned for a tenant on a disk.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedTenant {
+    /// The tenant.
+    #[schema(value_type = String)]
+    pub tenant: Name,
+    /// The disk.
+    #[schema(value_type = String)]
+    pub disk: Name,
+    /// A share, at least the requested one; "none" for no plan. What is omitted stays unchanged.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub share: Option<Setting<ShareText>>,
+    /// Bytes of cache, at least the requested ones; "none" for no plan. What is omitted stays unchanged.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub cache: Option<Setting<Size>>,
+}
