@@ -17,6 +17,7 @@ macro_rules! planted {
     }};
 }
 
+pub mod allocate;
 pub mod cache;
 pub mod cluster;
 mod config;

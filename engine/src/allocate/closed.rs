@@ -1,0 +1,1 @@
+//! The closed loop: clients that think, and a disk that is theirs for a share of the time.
