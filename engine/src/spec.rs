@@ -162,6 +162,22 @@ pub enum CacheSpec {
     Decided(u64),
     /// Exactly this size.
     Asked(u64),
+    /// A size that an allocation over several resources has found (`docs/manual/allocate.md`), at least what is
+    /// requested. Only that is a promise: the rest yields to what other tenants request or need for R, and to an even
+    /// part of the memory for tenants without a size. Nothing is lent on top.
+    Planned {
+        /// What is requested; 0 for nothing.
+        asked: u64,
+        /// What was found.
+        planned: u64,
+    },
+}
+
+impl CacheSpec {
+    /// Whether the size is given, not found by what the tenant needs for R.
+    pub(crate) fn is_given(self) -> bool {
+        matches!(self, CacheSpec::Asked(_) | CacheSpec::Planned { .. })
+    }
 }
 
 /// The promise to a tenant on this disk, and how its cache works.

@@ -41,6 +41,28 @@ impl Histogram {
     }
 }
 
+/// Device reads that clients waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fills {
+    /// Completed device reads.
+    pub requests: u64,
+    /// Nanoseconds that they waited while their tenant owned the disk or could have owned it.
+    pub queued_ns: u64,
+    /// Nanoseconds that they waited while other tenants owned the disk.
+    pub slice_ns: u64,
+    /// Nanoseconds that they were in the device.
+    pub device_ns: u64,
+}
+
+/// Reads whose blocks were all in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hits {
+    /// Reads answered.
+    pub requests: u64,
+    /// The sum of their latencies, nanoseconds.
+    pub sum_ns: u64,
+}
+
 /// One kind of request of one volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpStats {

@@ -6,7 +6,7 @@ use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::offload::OffloadStats;
-use crate::stats::OpStats;
+use crate::stats::{Fills, Hits, OpStats};
 use crate::units::Nanos;
 use crate::upstream::UpstreamStats;
 
@@ -33,6 +33,10 @@ pub struct VolumeStats {
     pub prefetched_blocks: u64,
     /// Blocks of reads that were read from the device.
     pub miss_blocks: u64,
+    /// Reads whose blocks were all in the cache.
+    pub hits: Hits,
+    /// Device reads that clients waited for.
+    pub fills: Fills,
     /// Nanoseconds that requests, their replies up to the last byte, and their device completions waited while the
     /// thread did other work.
     pub thread_delay_ns: u64,
@@ -93,6 +97,8 @@ pub struct TenantStats {
     /// Time with demand: nanoseconds in which a request of a client, or a device request on behalf of a client, was
     /// outstanding. Flushes that the server makes by itself do not count.
     pub wanting_ns: Nanos,
+    /// Nanoseconds in which a request of a client was outstanding.
+    pub waiting_ns: Nanos,
     /// Nanoseconds in which the tenant's ceilings held at least one request back.
     pub throttled_ns: Nanos,
     /// What live insulation follows from; `None` under a policy without a model of standalone throughput.

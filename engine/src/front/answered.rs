@@ -27,6 +27,7 @@ pub(crate) const ANSWERED_MAX: usize = 1024;
 pub(crate) struct Answered {
     volume: VolumeId,
     kind: Kind,
+    missed: bool,
     arrived: Nanos,
     /// When the engine answered it.
     at: Nanos,
@@ -38,7 +39,7 @@ pub(crate) struct Answered {
 impl Front {
     /// Counts an answered request. Its latency is recorded later, in `handed_over`.
     pub(super) fn count(&mut self, volumes: &mut Volumes, answer: &Answer) {
-        let &Answer { conn, volume, kind, bytes, arrived, error, .. } = answer;
+        let &Answer { conn, volume, kind, bytes, arrived, error, missed, .. } = answer;
         let stats = volumes.volume_mut(volume).counters.of(kind);
         stats.requests += 1;
         stats.bytes += bytes;
@@ -52,7 +53,7 @@ impl Front {
         }
         let connection = &self.connections[conn];
         let end = connection.stream.taken + connection.stream.unsent;
-        self.answered.push(Answered { volume, kind, arrived, at: volumes.now, conn, end });
+        self.answered.push(Answered { volume, kind, missed, arrived, at: volumes.now, conn, end });
     }
 
     /// The replies made so far were passed to the sockets at `at`, as far as the sockets accept bytes. If the driver
@@ -92,6 +93,10 @@ impl Front {
         let latency_ns = answer.at + late_ns - answer.arrived;
         state.counters.thread_delay_ns += late_ns;
         state.counters.of(answer.kind).latency.record(latency_ns);
+        if answer.kind == Kind::Read && !answer.missed {
+            state.counters.hits.requests += 1;
+            state.counters.hits.sum_ns += latency_ns;
+        }
         let recorders = &mut self.latencies[state.spec.tenant];
         match answer.kind {
             Kind::Read => recorders.read(now, latency_ns),

@@ -129,7 +129,7 @@ fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64
 /// The claim of a tenant with this cache size and `kept` promised frames.
 fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Claim {
     match cache {
-        CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
+        CacheSpec::Asked(bytes) | CacheSpec::Planned { asked: bytes, .. } => split::Claim::Asked(frames_of(bytes)),
         _ if kept > 0 => split::Claim::Kept(kept),
         _ if !is_known => split::Claim::Watched,
         _ => split::Claim::Wanted { again },
@@ -258,7 +258,7 @@ impl Planner {
         let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
         let keep = keep.max((keep + shortfall).min(KEEP_MOST));
         Promise {
-            kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
+            kept: if facts.spec.cache.is_given() { 0 } else { fate.kept },
             hard: fate.hard,
             keep_permille: (keep * 1000.0 + 1e-6) as u32,
             sizing: self.sizing(known, facts, split.round_ns, fate, survey.weights[at], frames),
@@ -329,7 +329,7 @@ impl Planner {
                 Decision::Trial(Doubt::Filling { used_bytes: bytes_of(used) })
             }
             Verdict::Met => Decision::Admitted,
-            Verdict::Open if matches!(facts.spec.cache, CacheSpec::Asked(_)) => Decision::Admitted,
+            Verdict::Open if facts.spec.cache.is_given() => Decision::Admitted,
             Verdict::Open => Decision::Trial(match known.and_then(|known| known.trial.begun()) {
                 Some(begun) => Doubt::Unsettled { until: begun + trial_ns_max },
                 None => Doubt::Unused,

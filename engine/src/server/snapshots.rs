@@ -130,6 +130,8 @@ impl Server {
             hit_blocks: counters.hit_blocks,
             prefetched_blocks: counters.prefetched_blocks,
             miss_blocks: counters.miss_blocks,
+            hits: counters.hits,
+            fills: counters.fills,
             thread_delay_ns: counters.thread_delay_ns,
             ceiling_delay_ns: counters.ceiling_delay_ns,
             cache_delay_ns: counters.cache_delay_ns,
@@ -170,6 +172,7 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             usage,
             wanting_ns,
+            waiting_ns: device.waiting_ns(*now, tenant),
             throttled_ns: throttles.get(tenant).map_or(0, |throttle| throttle.throttled_ns(*now)),
             progress: standalone_ns.map(|[standalone_ns, own_cache_ns]| Progress {
                 standalone_ns,

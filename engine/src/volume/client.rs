@@ -468,7 +468,8 @@ impl Volumes {
             state.flush_first = false;
             return self.flush_arrived(volume, FlushFor::Request(request));
         }
-        let Request { conn, kind, cookie, start, end, arrived, begun, ended, durable, mut error, .. } = *state;
+        let Request { conn, kind, cookie, start, end, arrived, missed, begun, ended, durable, .. } = *state;
+        let mut error = state.error;
         let of_volume = &self.table[volume];
         let fua = matches!(kind, Kind::Write | Kind::Zeroes) && durable && error.is_none();
         // `docs/design/flush.md`: FUA fails as long as any block acknowledged earlier is not on the medium.
@@ -487,7 +488,8 @@ impl Volumes {
         }
         if self.clients[conn].open {
             let bytes = end - start;
-            let answer = Answer { conn, volume, kind, cookie, offset: start, bytes, arrived, error, begun, ended };
+            let offset = start;
+            let answer = Answer { conn, volume, kind, cookie, offset, bytes, arrived, error, missed, begun, ended };
             self.effects.push(Effect::Answer(answer));
         }
         self.table[volume].requests -= 1;

@@ -73,6 +73,8 @@ pub(crate) struct Answer {
     pub(crate) bytes: u64,
     pub(crate) arrived: Nanos,
     pub(crate) error: Option<Errno>,
+    /// It waited for the device.
+    pub(crate) missed: bool,
     /// Data was sent before.
     pub(crate) begun: bool,
     /// The last part of the data was sent as such.

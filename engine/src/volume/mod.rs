@@ -73,7 +73,7 @@ use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, Ticket, VolumeId};
 use crate::route::Route;
 use crate::slab::{Slab, Table};
 use crate::spec::{VolumeSpec, WriteCache};
-use crate::stats::OpStats;
+use crate::stats::{Fills, Hits, OpStats};
 use crate::units::{Nanos, SECOND};
 
 /// Pieces of one tenant that wait for frames. Reads and writes are separate, so that neither delays the other.
@@ -99,6 +99,8 @@ pub(crate) struct Counters {
     pub(crate) hit_blocks: u64,
     pub(crate) prefetched_blocks: u64,
     pub(crate) miss_blocks: u64,
+    pub(crate) hits: Hits,
+    pub(crate) fills: Fills,
     pub(crate) thread_delay_ns: Nanos,
     pub(crate) ceiling_delay_ns: Nanos,
     pub(crate) cache_delay_ns: Nanos,

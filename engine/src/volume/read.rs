@@ -199,6 +199,7 @@ impl Volumes {
         }
         self.pieces[piece].pending += 1;
         self.fill_missing(piece, volume, &mut frames);
+        self.requests[request].missed |= self.pieces[piece].pending > 1;
         self.frames_taken = frames;
         self.block_read(piece);
         true

@@ -39,6 +39,8 @@ pub(crate) struct Request {
     pub(crate) durable: bool,
     /// The reply of the read must not be split (DF).
     pub(crate) unsplit: bool,
+    /// A block of it was not in the cache, so that it waited for the device.
+    pub(crate) missed: bool,
     /// A part of the reply is already queued.
     pub(crate) begun: bool,
     /// The last chunk of the reply is queued.
@@ -73,6 +75,7 @@ impl Default for Request {
             error: None,
             durable: false,
             unsplit: false,
+            missed: false,
             begun: false,
             ended: false,
             flush_first: false,

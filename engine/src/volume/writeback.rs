@@ -239,6 +239,12 @@ impl Volumes {
             counters.slice_delay_ns += served.slice_ns;
             counters.disk_delay_ns += served.device_ns;
         }
+        if purpose == Purpose::Fill {
+            counters.fills.requests += 1;
+            counters.fills.queued_ns += served.queued_ns;
+            counters.fills.slice_ns += served.slice_ns;
+            counters.fills.device_ns += served.device_ns;
+        }
         counters.device_errors += u64::from(result.is_err());
         match op {
             Op::Read => counters.device_read_bytes += bytes,
