@@ -12,7 +12,7 @@ use engine::Config;
 use engine::control::{Command, Report, Snapshot, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache};
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::Export;
-use engine::units::{MILLISECOND, Nanos};
+use engine::units::Nanos;
 
 use super::cluster::{CONNECTIONS, Cluster, DEADLINE_NS, START_NS, WINDOW};
 use super::{Bench, Costs, Done, Volume};
@@ -69,18 +69,24 @@ impl Tiers {
         });
         let cluster = Cluster { benches: benches.collect::<Result<_, String>>()?, now: 0 };
         let mut tiers = Tiers { cluster, guests: vec![Vec::new(); count] };
-        for (number, tenant) in tenants.into_iter().enumerate() {
-            let (gateway, guests) = (tenant.gateway, &mut tiers.guests);
-            let volume = guests[gateway].len() as u32;
-            guests[gateway].push(number);
-            tiers.cluster.benches[count].serve_gateway(number as u32, &tenant)?;
-            tiers.cluster.benches[gateway].lead_to_server(volume, number as u32, count, tenant)?;
+        for (number, tenant) in tenants.iter().enumerate() {
+            let guests = &mut tiers.guests[tenant.gateway];
+            guests.push(number);
+            let volume = guests.len() as u32 - 1;
+            tiers.cluster.benches[count].serve_gateway(number as u32, tenant)?;
+            tiers.cluster.benches[tenant.gateway].lead_to_server(volume, number as u32, count, tenant)?;
         }
-        tiers.cluster.run(START_NS - MILLISECOND, |_, _| ());
+        tiers.cluster.run(START_NS, |_, _| ());
         for (gateway, guests) in tiers.guests.iter().enumerate() {
             if tiers.cluster.benches[gateway].links.online.len() < guests.len() {
                 return Err(format!("gateway {gateway} has not reached the server in time"));
             }
+        }
+        for (number, tenant) in tenants.into_iter().enumerate() {
+            let (gateway, volume, at_gateway) = tiers.place(number);
+            let load = tenant.load.beginning_at(START_NS);
+            tiers.cluster.benches[gateway].connect(volume, at_gateway, load);
+            tiers.cluster.pass_on(gateway);
         }
         Ok(tiers)
     }
@@ -139,8 +145,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Has a volume that leads to export `export` of the server, and its client.
-    fn lead_to_server(&mut self, number: u32, export: u32, server: usize, on: Tenant) -> Result<(), String> {
+    /// Has a volume that leads to export `export` of the server.
+    fn lead_to_server(&mut self, number: u32, export: u32, server: usize, on: &Tenant) -> Result<(), String> {
         let (volume, tenant) = (VolumeId(number), TenantId(number));
         self.command(Command::SetTenant(tenant, TenantSpec { is_remote: true, ..on.tier1 }))?;
         let upstream = UpstreamSpec {
@@ -163,9 +169,7 @@ impl Bench {
             upstream: Some(upstream),
             write_cache: on.write_cache,
             ..plain
-        }))?;
-        self.connect(volume, tenant, on.load.beginning_at(START_NS));
-        Ok(())
+        }))
     }
 }
 
@@ -178,7 +182,7 @@ fn unused() -> Box<dyn Drive> {
 #[cfg(test)]
 mod tests {
     use engine::control::{CacheSpec, FRAME_BYTES};
-    use engine::units::{BLOCK, SECOND};
+    use engine::units::{BLOCK, MILLISECOND, SECOND};
 
     use super::*;
     use crate::load::workload::Lane;
