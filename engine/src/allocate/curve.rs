@@ -1,6 +1,7 @@
 //! A miss-ratio curve as the model uses it: bytes of cache and ratios, nothing else.
 
-use crate::curve::View;
+use crate::config::FRAME_BYTES;
+use crate::curve::{Point, View};
 
 /// Miss ratio by cache size: interpolated linearly, never increasing, constant beyond the last point.
 #[derive(Clone, PartialEq, Debug)]
@@ -11,21 +12,52 @@ pub struct MissRatios {
 impl MissRatios {
     /// From points of bytes and miss ratio, in any order. Without a point all references miss.
     pub fn new(points: impl IntoIterator<Item = (u64, f64)>) -> MissRatios {
-        todo!()
+        let mut points: Vec<(f64, f64)> =
+            points.into_iter().map(|(bytes, ratio)| (bytes as f64, ratio.clamp(0.0, 1.0))).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        points.dedup_by_key(|point| point.0);
+        let mut least = 1.0f64;
+        for (_, ratio) in &mut points {
+            least = least.min(*ratio);
+            *ratio = least;
+        }
+        MissRatios { points }
     }
 
     /// The curve of reads of a tenant, as the engine measures it.
     pub fn of_reads(view: &View) -> MissRatios {
-        todo!()
+        MissRatios::of(view, |point| point.reads)
     }
 
     /// That of writes: a write is absorbed if the block is dirty already.
     pub fn of_writes(view: &View) -> MissRatios {
-        todo!()
+        MissRatios::of(view, |point| point.writes)
     }
 
     /// The miss ratio with this much cache.
     pub fn at(&self, bytes: f64) -> f64 {
-        todo!()
+        let past = self.points.partition_point(|&(size, _)| size < bytes);
+        let Some(&(after, low)) = self.points.get(past) else { return self.points.last().map_or(1.0, |last| last.1) };
+        let Some(&(before, high)) = past.checked_sub(1).and_then(|at| self.points.get(at)) else { return low };
+        high + (low - high) * (bytes - before) / (after - before)
+    }
+
+    /// A partition holds a block in a frame, with its bookkeeping.
+    fn of(view: &View, ratio: impl Fn(&Point) -> Option<f64>) -> MissRatios {
+        MissRatios::new(view.points.iter().filter_map(|point| Some((point.blocks * FRAME_BYTES, ratio(point)?))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_points_it_is_a_line_and_it_never_rises() {
+        let curve = MissRatios::new([(100, 0.5), (0, 1.0), (300, 0.7), (200, 0.1)]);
+        let at = [0.0, 50.0, 100.0, 150.0, 250.0, 1e12].map(|bytes| curve.at(bytes));
+        assert_eq!(at, [1.0, 0.75, 0.5, 0.3, 0.1, 0.1]);
+        assert_eq!(MissRatios::new([]).at(5.0), 1.0, "without a point, all miss");
+        assert_eq!(MissRatios::new([(10, 0.4)]).at(5.0), 0.4, "constant before the first point");
     }
 }

@@ -86,11 +86,3 @@ pub struct Interruption {
     /// Disk time that the tenant pays beyond its own requests.
     pub cost_ns: f64,
 }
-
-impl Evidence {
-    /// The same evidence with disk times scaled so that the model predicts the disk latency that was measured with
-    /// `first` and `second` bytes of cache and this share: the paper's base latency, scaled to the whole disk.
-    pub fn calibrated(&self, first: u64, second: u64, share: f64, disk_ns: f64) -> Evidence {
-        todo!()
-    }
-}

@@ -18,7 +18,11 @@
 //! centers and clouds", CASCON 2012.
 
 mod baseline;
+#[cfg(test)]
+mod brute;
+mod climb;
 mod closed;
+mod costs;
 mod curve;
 mod evidence;
 mod exact;
@@ -27,6 +31,8 @@ mod model;
 mod problem;
 mod refine;
 mod search;
+#[cfg(test)]
+mod tests;
 
 pub use baseline::{Baseline, Levels};
 pub use curve::MissRatios;

@@ -10,8 +10,13 @@
 
 use super::Surface;
 use super::baseline::Levels;
-use super::evidence::Evidence;
+use super::closed::{Loop, Response};
+use super::evidence::{DiskTime, Evidence, Tiers};
 use super::problem::{Allotment, Grid, Problem};
+
+/// Reads of the disk per reference, at least: a tenant whose reads all hit still has a time at the disk, which then
+/// counts for nothing. If its write-back needs more than its share, that time is what its clients are held up for.
+const VISITS_MIN: f64 = 1e-9;
 
 /// What the model predicts.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,16 +33,98 @@ pub struct Prediction {
     pub misses: f64,
     /// Mean disk latency of a read that misses, at the server: queueing and service.
     pub disk_ns: f64,
-    /// The part of it that is the wait for a slice while the tenant had nothing else to wait for.
+    /// The part of it that is the wait for a slice of a request that found no other of its tenant.
     pub slice_wait_ns: f64,
     /// References a second.
     pub references_per_second: f64,
 }
 
 impl Evidence {
-    /// The prediction with these bytes of cache and this share (0 to 1).
+    /// The prediction with these bytes of cache and this share (0 to 1). Without a first tier (`first` is 0) nothing
+    /// hits there. Without disk time latencies are infinite.
     pub fn predict(&self, first: u64, second: u64, share: f64) -> Prediction {
-        todo!()
+        self.with(&self.disk.services(self.outstanding), first, second, share)
+    }
+
+    /// The same evidence with disk times scaled so that the model predicts the disk latency that was measured with
+    /// `first` and `second` bytes of cache and this share: the paper's base latency, scaled to the whole disk.
+    pub fn calibrated(&self, first: u64, second: u64, share: f64, disk_ns: f64) -> Evidence {
+        let (mut low, mut high) = (-SCALE_OCTAVES, SCALE_OCTAVES);
+        for _ in 0..40 {
+            let middle = (low + high) / 2.0;
+            if self.scaled(middle).predict(first, second, share).disk_ns < disk_ns {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        self.scaled((low + high) / 2.0)
+    }
+
+    fn scaled(&self, octaves: f64) -> Evidence {
+        let mut evidence = self.clone();
+        let factor = octaves.exp2();
+        evidence.disk.reads.iter_mut().for_each(|depth| depth.service_ns *= factor);
+        evidence.disk.write_ns *= factor;
+        evidence
+    }
+
+    /// Miss ratios of a curve in the first tier, and in both.
+    fn misses(&self, curve: &super::MissRatios, first: u64, second: u64) -> (f64, f64) {
+        let in_first = if first == 0 { 1.0 } else { curve.at(first as f64) };
+        let effective = match self.tiers {
+            Tiers::Lru => first.max(second),
+            Tiers::Demote => first + second,
+        };
+        (in_first, curve.at(effective as f64).min(in_first))
+    }
+
+    fn with(&self, service_ns: &[f64], first: u64, second: u64, share: f64) -> Prediction {
+        let (in_first, misses) = self.misses(&self.reads, first, second);
+        let (first_hits, second_hits) = (1.0 - in_first, in_first - misses);
+        let (_, write_misses) = self.misses(&self.writes, first, second);
+        let writes = 1.0 - self.read_fraction;
+        // Without the disk: what a reference takes on average.
+        let cached_ns = first_hits * self.first_hit_ns + (second_hits + misses) * self.second_hit_ns;
+        let quick_ns = self.read_fraction * cached_ns + writes * self.write_ns;
+        let visits = (self.read_fraction * misses).max(VISITS_MIN);
+        let Response { response_ns, wait_ns, rate } = if share > 0.0 {
+            let round = self.round;
+            let think_ns = (self.think_ns + quick_ns) / visits;
+            let write_back_ns = writes * write_misses * self.disk.write_ns / visits;
+            Loop { think_ns, write_back_ns, share, service_ns, round }.solve()
+        } else {
+            Response { response_ns: f64::INFINITY, wait_ns: f64::INFINITY, rate: 0.0 }
+        };
+        Prediction {
+            latency_ns: quick_ns + visits * response_ns,
+            read_ns: cached_ns + misses.max(VISITS_MIN) * response_ns,
+            first_hits,
+            second_hits,
+            misses,
+            disk_ns: response_ns,
+            slice_wait_ns: wait_ns,
+            references_per_second: rate / visits * 1e9,
+        }
+    }
+}
+
+/// Disk times are scaled by at most 2 to this power, up or down.
+const SCALE_OCTAVES: f64 = 10.0;
+
+impl DiskTime {
+    /// Disk time of a read with 1, 2, … `outstanding` reads in the disk.
+    fn services(&self, outstanding: u32) -> Vec<f64> {
+        (1..=outstanding.max(1)).map(|depth| self.service_ns(depth)).collect()
+    }
+
+    fn service_ns(&self, depth: u32) -> f64 {
+        let past = self.reads.partition_point(|entry| entry.depth < depth);
+        let Some(after) = self.reads.get(past) else { return self.reads[self.reads.len() - 1].service_ns };
+        let Some(before) = past.checked_sub(1).map(|at| &self.reads[at]) else { return after.service_ns };
+        let octaves = |depth: u32| f64::from(depth).log2();
+        let part = (octaves(depth) - octaves(before.depth)) / (octaves(after.depth) - octaves(before.depth));
+        before.service_ns + (after.service_ns - before.service_ns) * part
     }
 }
 
@@ -45,18 +132,33 @@ impl Evidence {
 #[derive(Clone, Debug)]
 pub struct Model {
     grid: Grid,
-    tenants: Vec<Evidence>,
+    tenants: Vec<Known>,
+}
+
+/// Evidence, and what is computed from it once.
+#[derive(Clone, Debug)]
+struct Known {
+    evidence: Evidence,
+    service_ns: Vec<f64>,
 }
 
 impl Model {
     /// Evidence is in the order of the problem's tenants.
     pub fn new(problem: &Problem, tenants: Vec<Evidence>) -> Model {
-        todo!()
+        assert_eq!(problem.tenants.len(), tenants.len(), "evidence of each tenant");
+        let known = |evidence: Evidence| Known { service_ns: evidence.disk.services(evidence.outstanding), evidence };
+        Model { grid: problem.grid, tenants: tenants.into_iter().map(known).collect() }
     }
 
     /// The prediction for a tenant.
     pub fn predict(&self, tenant: usize, at: Allotment) -> Prediction {
-        todo!()
+        let Known { evidence, service_ns } = &self.tenants[tenant];
+        let share = f64::from(at.share) / f64::from(self.grid.share_steps);
+        evidence.with(service_ns, self.grid.bytes(at.first), self.grid.bytes(at.second), share)
+    }
+
+    fn evidence(&self, tenant: usize) -> &Evidence {
+        &self.tenants[tenant].evidence
     }
 }
 
@@ -66,12 +168,17 @@ impl Surface for Model {
     }
 }
 
+/// Misses of reads a second, at the references a second of the evidence.
 impl Levels for Model {
     fn first(&self, tenant: usize, first: u32) -> f64 {
-        todo!()
+        let evidence = self.evidence(tenant);
+        let (misses, _) = evidence.misses(&evidence.reads, self.grid.bytes(first), 0);
+        evidence.references_per_second * evidence.read_fraction * misses
     }
 
     fn second(&self, tenant: usize, first: u32, second: u32) -> f64 {
-        todo!()
+        let evidence = self.evidence(tenant);
+        let (_, misses) = evidence.misses(&evidence.reads, self.grid.bytes(first), self.grid.bytes(second));
+        evidence.references_per_second * evidence.read_fraction * misses
     }
 }

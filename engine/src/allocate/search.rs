@@ -1,22 +1,35 @@
 //! Hill climbing with random restarts.
+//!
+//! A climb repeats two kinds of moves until none improves the goal:
+//! - **Steps of one resource** (`climb/divide.rs`) go from what is left, and from one or several tenants, to another.
+//!   They have many sizes: a second tier smaller than the first has no effect under LRU, so one step at a time would
+//!   never cross that plateau.
+//! - **Two resources of two tenants** at once (`climb/pairs.rs`): one tenant moves from the first tier to the second,
+//!   and another the other way.
+//!
+//! Climbs begin at the present allocation, at the equal one, and at random ones where each tenant has most of its cache
+//! in one tier, as good allocations of inclusive tiers do.
 
 use super::Surface;
+use super::climb::Climb;
+use super::exact;
 use super::goal::Goal;
 use super::problem::{Allotment, Problem};
+use crate::dice::Dice;
 
 /// How long to search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Climbs from random allocations, beside the one from the present or the equal allocation.
+    /// Climbs from random allocations, beside those from the present and from the equal allocation.
     pub restarts: u32,
-    /// No climb begins or goes on after so many evaluations of the surface.
+    /// No climb begins after so many evaluations of the surface, and none goes on after twice as many.
     pub evaluations_max: u64,
 }
 
 impl Default for Effort {
     /// Within 10 ms for four tenants, 1 s for a thousand.
     fn default() -> Effort {
-        todo!()
+        Effort { restarts: 8, evaluations_max: 500_000 }
     }
 }
 
@@ -31,8 +44,8 @@ pub struct Found {
     pub evaluations: u64,
 }
 
-/// Hill climbing from `from` (without it, from the equal division) and from random allocations. The result is at least
-/// as good as where it begins, and the same for the same arguments.
+/// Hill climbing from `from`, from the equal division and from random allocations. The result is at least as good as
+/// the first two, and the same for the same arguments.
 ///
 /// The problem must have passed [`Problem::check`], and permit `from`.
 pub fn climb<S: Surface>(
@@ -43,7 +56,25 @@ pub fn climb<S: Surface>(
     effort: Effort,
     seed: u64,
 ) -> Found {
-    todo!()
+    let mut climb = Climb::new(problem, goal, surface, effort, Dice::new(seed));
+    let mut best = from.map(|from| climb.climb(from.to_vec()));
+    let mut better = |(allocation, cost): (Vec<Allotment>, f64)| {
+        if best.as_ref().is_none_or(|best| cost < best.1) {
+            best = Some((allocation, cost));
+        }
+    };
+    better(climb.climb(problem.equal()));
+    for _ in 0..effort.restarts {
+        if climb.evaluations() >= effort.evaluations_max {
+            break;
+        }
+        let start = climb.random();
+        better(climb.climb(start));
+    }
+    let evaluations = climb.evaluations();
+    let (allocation, cost) = best.expect("it climbed from the equal division");
+    debug_assert_eq!(problem.permits(&allocation), Ok(()));
+    Found { allocation, cost, evaluations }
 }
 
 /// [`super::exact`] if the problem is so small that it takes milliseconds, otherwise [`climb`].
@@ -55,5 +86,17 @@ pub fn best<S: Surface>(
     effort: Effort,
     seed: u64,
 ) -> Found {
-    todo!()
+    let is_small = problem.tenants.len() <= EXACT_TENANTS_MAX && {
+        let size = exact::size(problem);
+        size.transitions <= EXACT_TRANSITIONS_MAX && size.evaluations <= EXACT_EVALUATIONS_MAX
+    };
+    if is_small && let Ok(found) = exact::exact(problem, goal, surface) {
+        return found;
+    }
+    climb(problem, goal, surface, from, effort, seed)
 }
+
+/// Problems for exact search: the limits are milliseconds each.
+const EXACT_TENANTS_MAX: usize = 16;
+const EXACT_TRANSITIONS_MAX: u128 = 1 << 21;
+const EXACT_EVALUATIONS_MAX: u128 = 1 << 13;

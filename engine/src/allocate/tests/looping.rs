@@ -1,0 +1,182 @@
+//! The closed loop against a simulation of clients and slices.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::super::{Depth, DiskTime, Evidence, MissRatios, Round, Tiers};
+use crate::dice::Rng;
+
+const SECONDS: f64 = 4000.0;
+/// Milliseconds.
+const SERVICE: f64 = 4.0;
+
+fn exponential(rng: &mut Rng, mean: f64) -> f64 {
+    -(1.0 - rng.below(1 << 32) as f64 / (1u64 << 32) as f64).ln() * mean
+}
+
+/// Clients that think, and a disk that is theirs at the beginning of each round. Milliseconds. A request starts only in
+/// a slice; one that ends after it shortens the next. Mean response, and requests per millisecond.
+struct Simulation {
+    clients: u32,
+    think: f64,
+    share: f64,
+    round: f64,
+    is_deterministic: bool,
+}
+
+impl Simulation {
+    fn run(&self, rng: &mut Rng) -> (f64, f64) {
+        let mut thinking: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+        // Nanoseconds order in a heap.
+        let stamp = |at: f64| (at * 1e6) as u64;
+        for _ in 0..self.clients {
+            thinking.push(Reverse(stamp(exponential(rng, self.think))));
+        }
+        let mut queue: VecDeque<f64> = VecDeque::new();
+        let (mut now, mut debt, mut responses, mut count) = (0.0f64, 0.0f64, 0.0f64, 0u32);
+        let mut slice = 0.0f64;
+        while now < SECONDS * 1000.0 {
+            while thinking.peek().is_some_and(|at| at.0 <= stamp(now)) {
+                queue.push_back(thinking.pop().unwrap().0 as f64 / 1e6);
+            }
+            if queue.is_empty() {
+                let Some(Reverse(next)) = thinking.peek() else { unreachable!("a client thinks or waits") };
+                now = now.max(*next as f64 / 1e6 + 1e-6);
+                continue;
+            }
+            if self.share < 1.0 {
+                // The slice in which now is, or the next one.
+                while slice + self.share * self.round - debt <= now {
+                    debt = (now - slice - self.share * self.round + debt).clamp(0.0, debt);
+                    slice += self.round;
+                }
+                now = now.max(slice);
+            }
+            let service = if self.is_deterministic { SERVICE } else { exponential(rng, SERVICE) };
+            let arrived = queue.pop_front().unwrap();
+            now += service;
+            debt = (now - slice - self.share * self.round).max(debt);
+            responses += now - arrived;
+            count += 1;
+            thinking.push(Reverse(stamp(now + exponential(rng, self.think))));
+        }
+        (responses / f64::from(count), f64::from(count) / now)
+    }
+
+    fn predicted(&self) -> (f64, f64) {
+        let evidence = Evidence {
+            tiers: Tiers::Lru,
+            reads: MissRatios::new([]),
+            writes: MissRatios::new([]),
+            read_fraction: 1.0,
+            references_per_second: 0.0,
+            first_hit_ns: 0.0,
+            second_hit_ns: 0.0,
+            write_ns: 0.0,
+            disk: DiskTime::constant(SERVICE * 1e6, 0.0),
+            outstanding: self.clients,
+            think_ns: self.think * 1e6,
+            round: Some(Round { round_ns: self.round * 1e6, efficiency: 1.0, interruption: None }),
+        };
+        let prediction = evidence.predict(0, 0, self.share);
+        (prediction.disk_ns / 1e6, prediction.references_per_second / 1e3)
+    }
+}
+
+#[test]
+fn without_slices_the_law_is_exact() {
+    let mut rng = Rng::new(1);
+    for clients in [1, 2, 5, 16] {
+        for think in [0.0, 1.0, 10.0, 100.0] {
+            let loops = Simulation { clients, think, share: 1.0, round: 100.0, is_deterministic: false };
+            let ((response, rate), (response_predicted, rate_predicted)) = (loops.run(&mut rng), loops.predicted());
+            let errors = [response_predicted / response - 1.0, rate_predicted / rate - 1.0];
+            assert!(errors.iter().all(|error| error.abs() < 0.01), "{clients} clients think {think} ms: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn the_wait_for_a_slice_is_that_of_a_simulation() {
+    let mut rng = Rng::new(2);
+    for is_deterministic in [false, true] {
+        let mut errors = Vec::new();
+        let mut of_paper = Vec::new();
+        for clients in [1, 2, 4, 16] {
+            for think in [0.0, 1.0, 10.0, 100.0, 1000.0] {
+                for share in [0.125, 0.25, 0.5, 0.75] {
+                    for round in [40.0, 200.0, 1000.0] {
+                        let loops = Simulation { clients, think, share, round, is_deterministic };
+                        let (response, _) = loops.run(&mut rng);
+                        let (predicted, _) = loops.predicted();
+                        errors.push((predicted / response - 1.0).abs());
+                        of_paper.push((f64::from(clients) * SERVICE / share / response - 1.0).abs());
+                        println!(
+                            "N {clients:2} Z {think:6} share {share:5} T {round:6}: {response:8.2} {predicted:8.2} {:+.2}",
+                            predicted / response - 1.0
+                        );
+                    }
+                }
+            }
+        }
+        let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
+        println!("deterministic {is_deterministic}: mean {:.3}, of the paper's {:.3}", mean(&errors), mean(&of_paper));
+        assert!(mean(&errors) < 0.1, "{}", mean(&errors));
+    }
+}
+
+#[test]
+fn write_back_takes_from_the_share_and_depth_gives_speed() {
+    let (paused, busy) = (1e9, 0.0);
+    let evidence = |think_ns: f64, write_fraction: f64| Evidence {
+        tiers: Tiers::Lru,
+        reads: MissRatios::new([(0, 0.5)]),
+        writes: MissRatios::new([(0, 1.0)]),
+        read_fraction: 1.0 - write_fraction,
+        references_per_second: 0.0,
+        first_hit_ns: 0.0,
+        second_hit_ns: 0.0,
+        write_ns: 0.0,
+        disk: DiskTime { reads: vec![Depth { depth: 1, service_ns: 8e6 }, Depth { depth: 16, service_ns: 4e6 }], write_ns: 2e6 },
+        outstanding: 16,
+        think_ns,
+        round: None,
+    };
+    // Saturated: half the disk does 125 reads of 4 ms a second, of which half miss.
+    let reads = evidence(busy, 0.0).predict(0, 1, 0.5);
+    assert!((reads.references_per_second / 250.0 - 1.0).abs() < 0.01, "{reads:?}");
+    // Half of the references are writes of 2 ms, half of the reads miss: 0.5 x 2 + 0.25 x 4 ms a reference.
+    let mixed = evidence(busy, 0.5).predict(0, 1, 0.5);
+    assert!((mixed.references_per_second / 250.0 - 1.0).abs() < 0.01, "{mixed:?}");
+    assert!((mixed.latency_ns / (16.0 / 250.0 * 1e9) - 1.0).abs() < 0.01, "N = X L: {mixed:?}");
+    // Writes alone: what exceeds the share holds the clients up.
+    let writes = evidence(busy, 1.0).predict(0, 1, 0.5);
+    assert!((writes.references_per_second / 250.0 - 1.0).abs() < 0.01, "{writes:?}");
+    // Rarely: one read at a time, as long as alone, at half the speed.
+    let rare = evidence(paused, 0.0).predict(0, 1, 0.5);
+    assert!((rare.disk_ns / 16e6 - 1.0).abs() < 0.1, "{rare:?}");
+}
+
+#[test]
+fn disk_times_follow_from_one_measurement() {
+    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, is_deterministic: false };
+    let truth = |service: f64| Evidence {
+        tiers: Tiers::Lru,
+        reads: MissRatios::new([(0, 0.5)]),
+        writes: MissRatios::new([]),
+        read_fraction: 0.8,
+        references_per_second: 0.0,
+        first_hit_ns: 1e4,
+        second_hit_ns: 1e5,
+        write_ns: 1e4,
+        disk: DiskTime::constant(service, service / 2.0),
+        outstanding: loops.clients,
+        think_ns: loops.think * 1e6,
+        round: None,
+    };
+    let measured = truth(5e6).predict(1 << 20, 1 << 20, 0.25).disk_ns;
+    let calibrated = truth(1e6).calibrated(1 << 20, 1 << 20, 0.25, measured);
+    assert!((calibrated.disk.reads[0].service_ns / 5e6 - 1.0).abs() < 0.01, "{:?}", calibrated.disk);
+    let elsewhere = calibrated.predict(1 << 20, 1 << 20, 0.75).latency_ns;
+    assert!((elsewhere / truth(5e6).predict(1 << 20, 1 << 20, 0.75).latency_ns - 1.0).abs() < 0.01);
+}

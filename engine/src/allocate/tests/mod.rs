@@ -1,0 +1,5 @@
+//! The model against simulations, and the search against its oracle.
+
+mod climbing;
+mod looping;
+mod tiers;
