@@ -67,14 +67,14 @@ impl Mix {
     /// What is to be divided.
     pub fn problem(&self) -> Result<Problem, String> {
         let least = Allotment { first: 1, second: 1, share: 1 };
-        let bounds = |_| match self.first {
+        let bounds = match self.first {
             None => Bounds::at_least(least),
             Some(first) => {
                 let most = Bounds::at_least(least).most;
                 Bounds { least: Allotment { first, ..least }, most: Allotment { first, ..most } }
             }
         };
-        let tenant = |(kind, gateway): &(Kind, usize)| Tenant { gateway: Some(*gateway), disk: 0, bounds: bounds(kind) };
+        let tenant = |(_, gateway): &(Kind, usize)| Tenant { gateway: Some(*gateway), disk: 0, bounds };
         let problem = Problem {
             grid: self.grid,
             gateways: self.scene.gateways.iter().map(|&memory| self.grid.steps_within(memory)).collect(),
@@ -88,12 +88,12 @@ impl Mix {
 
     /// Runs an allocation.
     pub fn play(&self, allocation: &[Allotment], seed: u64) -> Result<Played, String> {
-        let actor = |((kind, gateway), at): (&(Kind, usize), &Allotment)| {
+        let mut actors = Vec::new();
+        for ((kind, gateway), at) in self.tenants.iter().zip(allocation) {
             let share = self.grid.share(at.share).ok_or("a share is above 0")?;
             let (first, second) = (self.grid.bytes(at.first), self.grid.bytes(at.second));
-            Ok(Actor { kind, gateway: *gateway, first, second, share })
-        };
-        let actors = self.tenants.iter().zip(allocation).map(actor).collect::<Result<Vec<_>, String>>()?;
+            actors.push(Actor { kind, gateway: *gateway, first, second, share });
+        }
         self.scene.play(&actors, seed).map_err(|why| format!("{}: {why}", self.name))
     }
 
