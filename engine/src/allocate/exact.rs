@@ -110,14 +110,14 @@ fn parts(problem: &Problem) -> Vec<Part> {
     let mut label: Vec<usize> = (0..count).collect();
     let mut of_resource = vec![usize::MAX; slack.len()];
     loop {
-        let before = label.clone();
+        let before = (label.clone(), of_resource.clone());
         for tenant in 0..count {
             for resource in free(tenant).into_iter().flatten() {
                 let least = label[tenant].min(of_resource[resource]);
                 (label[tenant], of_resource[resource]) = (least, least);
             }
         }
-        if label == before {
+        if (&label, &of_resource) == (&before.0, &before.1) {
             break;
         }
     }
@@ -127,7 +127,8 @@ fn parts(problem: &Problem) -> Vec<Part> {
         let mut resources: Vec<usize> = tenants.iter().flat_map(|&tenant| free(tenant)).flatten().collect();
         resources.sort_unstable();
         resources.dedup();
-        let used_by = |tenants: &[usize], resource| tenants.iter().any(|&tenant| free(tenant).contains(&Some(resource)));
+        let used_by =
+            |tenants: &[usize], resource| tenants.iter().any(|&tenant| free(tenant).contains(&Some(resource)));
         let stages = tenants.iter().enumerate().map(|(at, &tenant)| {
             let (before, after) = (&tenants[..at], &tenants[at + 1..]);
             let (least, most) = (bounds[tenant].least.parts(), bounds[tenant].most.parts());
@@ -188,7 +189,8 @@ impl Part {
                     now[used] -= chosen[kind] as u32;
                 }
             }
-            allocation[stage.tenant] = Allotment::of(std::array::from_fn(|kind| stage.least[kind] + chosen[kind] as u32));
+            allocation[stage.tenant] =
+                Allotment::of(std::array::from_fn(|kind| stage.least[kind] + chosen[kind] as u32));
             left = Some(now);
         }
         tables[tables.len() - 1][0]
@@ -204,7 +206,8 @@ impl Stage {
             for b in 0..=second {
                 for c in 0..=share {
                     let over = [a, b, c];
-                    options.push(costs.of(self.tenant, std::array::from_fn(|kind| self.least[kind] + over[kind] as u32)));
+                    options
+                        .push(costs.of(self.tenant, std::array::from_fn(|kind| self.least[kind] + over[kind] as u32)));
                 }
             }
         }
@@ -272,7 +275,8 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused() {
         let problem = brute::wide(64, 1000);
-        let refused = exact(&problem, &Goal::Latency, &|_: usize, at: Allotment| 1.0 / f64::from(at.share)).unwrap_err();
+        let refused =
+            exact(&problem, &Goal::Latency, &|_: usize, at: Allotment| 1.0 / f64::from(at.share)).unwrap_err();
         assert!(refused.transitions > TRANSITIONS_MAX, "{refused}");
     }
 }
