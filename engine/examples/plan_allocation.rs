@@ -61,17 +61,17 @@ fn run(name: &str, problem: &Problem, evidence: Vec<Evidence>) {
         }
     }
     let start = Instant::now();
-    match problem.tenants.len() <= 8 {
-        true => match exact(problem, &Goal::Latency, &model) {
-            Ok(found) => println!(
-                "  exact {:.1} ms: {:.2} ms {:?}",
-                start.elapsed().as_secs_f64() * 1e3,
-                found.cost / 1e6,
-                found.allocation.iter().map(|at| (at.first, at.second, at.share)).collect::<Vec<_>>()
-            ),
-            Err(error) => println!("  {error}"),
-        },
-        false => {}
+    if problem.tenants.len() > 8 {
+        return;
+    }
+    match exact(problem, &Goal::Latency, &model) {
+        Ok(found) => println!(
+            "  exact {:.1} ms: {:.2} ms {:?}",
+            start.elapsed().as_secs_f64() * 1e3,
+            found.cost / 1e6,
+            found.allocation.iter().map(|at| (at.first, at.second, at.share)).collect::<Vec<_>>()
+        ),
+        Err(error) => println!("  {error}"),
     }
 }
 

@@ -146,8 +146,8 @@ impl Slices {
 /// slices.
 ///
 /// ```text
-///   own(n + 1) speed / service(n + 1) = arrivals(n) (own(n) + away(n))                                 cut above n
-///   away(n) (arrivals(n) + begins)    = arrivals(n - 1) away(n - 1) + ends own(n + 1)                  balance of away(n)
+///   own(n + 1) speed / service(n + 1) = arrivals(n) (own(n) + away(n))                          cut above n
+///   away(n) (arrivals(n) + begins)    = arrivals(n - 1) away(n - 1) + ends own(n + 1)           away(n)
 ///                                       (and ends own(0), if n is 0)
 /// ```
 ///

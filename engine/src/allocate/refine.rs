@@ -27,6 +27,8 @@ const FOLDS: usize = 10;
 const BEATS: f64 = 2.0;
 /// Errors of the logarithm that cost nothing: 1 %, as exact as latencies are measured.
 const TUBE: f64 = 0.01;
+/// The solver stops when no pair of samples violates its conditions by more.
+const STOPS: f64 = 1e-3;
 /// What cross-validation chooses from: costs of larger errors, and squared distances (of scaled features) over which
 /// samples say something of each other.
 const COSTS: [f64; 2] = [1.0, 10.0];
@@ -246,7 +248,7 @@ fn validate(known: &[(Features, f64)], cost: f64, reach: f64) -> Vec<f64> {
 fn regress(known: &[(Features, f64)], cost: f64, reach: f64) -> Regression {
     let records = Array2::from_shape_fn((known.len(), FEATURES), |(row, column)| known[row].0[column]);
     let targets = Array1::from_iter(known.iter().map(|known| known.1));
-    let parameters = Regression::params().c_svr(cost, Some(TUBE)).gaussian_kernel(reach);
+    let parameters = Regression::params().c_svr(cost, Some(TUBE)).gaussian_kernel(reach).eps(STOPS);
     parameters.fit(&Dataset::new(records, targets)).expect("parameters are positive")
 }
 

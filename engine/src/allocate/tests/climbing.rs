@@ -134,7 +134,7 @@ fn bounds_hold_with_many_tenants() {
         tenants: tenants.collect(),
     };
     problem.check().unwrap();
-    let tiers = |at: usize| if at % 4 == 0 { Tiers::Demote } else { Tiers::Lru };
+    let tiers = |at: usize| if at.is_multiple_of(4) { Tiers::Demote } else { Tiers::Lru };
     let model = Model::new(&problem, (0..60).map(|at| evidence(&mut rng, tiers(at))).collect());
     let equal = Baseline::Equal.allocate(&problem, &Goal::Latency, &model, &model, Effort::default(), 1).unwrap();
     let found = climb(&problem, &Goal::Latency, &model, None, Effort::default(), 1);

@@ -112,7 +112,7 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
                         errors.push((predicted / response - 1.0).abs());
                         of_paper.push((f64::from(clients) * SERVICE / share / response - 1.0).abs());
                         println!(
-                            "N {clients:2} Z {think:6} share {share:5} T {round:6}: {response:8.2} {predicted:8.2} {:+.2}",
+                            "N {clients:2} Z {think:6} share {share:5} T {round:6}: {response:8.2} off by {:+.2}",
                             predicted / response - 1.0
                         );
                     }
