@@ -9,7 +9,7 @@ pub use crate::spec::{
     StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache,
 };
 pub use crate::stats::{BUCKETS, Fills, Histogram, Hits, OpStats};
-pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};
+pub use snapshot::{ConnectionStats, Progress, Snapshot, Spent, TenantStats, VolumeStats};
 
 use crate::cluster::{Clock, Slot, Timetable};
 use crate::curve::View;

@@ -109,6 +109,8 @@ pub struct TenantStats {
     pub plan: Option<TenantPlan>,
     /// What it requested of the disk, and the disk time that it had.
     pub usage: Usage,
+    /// The disk time of its completed requests, by use.
+    pub spent: Spent,
     /// The windows of its guarantee; `None` if it has none.
     pub windows: Option<WindowCounts>,
     /// Latencies of its reads and writes, from arrival to answer.
@@ -118,6 +120,20 @@ pub struct TenantStats {
     /// Miss ratio of block reads and writes with half its present cache, with its present cache and with twice as much,
     /// according to its miss-ratio curve when the planner last saw it. `None` before that.
     pub miss_ratios: [Option<f64>; 3],
+}
+
+/// Disk time of a tenant's completed requests, nanoseconds. On a disk with heads, that of a request is the time since
+/// the previous completion, or since its submission if that is later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    /// Reads that a client waited for.
+    pub fill_ns: Nanos,
+    /// Reads ahead of a stream.
+    pub prefetch_ns: Nanos,
+    /// Writes of dirty data that no client waited for.
+    pub write_back_ns: Nanos,
+    /// Writes that a client or a flush waited for, and flushes of the device.
+    pub sync_ns: Nanos,
 }
 
 /// A tenant's progress since the start, compared with what it would have been standalone.

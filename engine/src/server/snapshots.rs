@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 
 use super::Server;
-use crate::control::{ConnectionStats, Progress, Report, Snapshot, TenantStats, VolumeStats};
+use crate::control::{ConnectionStats, Progress, Report, Snapshot, Spent, TenantStats, VolumeStats};
+use crate::curve::DISK_USES;
 use crate::ids::{TenantId, VolumeId};
+use crate::units::Nanos;
 use crate::upstream::Upstream;
 use crate::volume::{Volume, Volumes};
 
@@ -171,6 +173,7 @@ impl Server {
             used_frames: u64::from(partition.used),
             dirty_frames: u64::from(partition.unwritten),
             usage,
+            spent: spent(measured[tenant].cost.time_ns()),
             wanting_ns,
             waiting_ns: device.waiting_ns(*now, tenant),
             outstanding_max: device.outstanding_max(tenant),
@@ -190,6 +193,12 @@ impl Server {
             miss_ratios: planning.miss_ratios(tenant),
         }
     }
+}
+
+/// Disk time in the order of `DiskUse`.
+fn spent(time_ns: [f64; DISK_USES]) -> Spent {
+    let [fill_ns, prefetch_ns, write_back_ns, sync_ns] = time_ns.map(|ns| ns as Nanos);
+    Spent { fill_ns, prefetch_ns, write_back_ns, sync_ns }
 }
 
 #[cfg(test)]

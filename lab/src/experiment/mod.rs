@@ -11,6 +11,7 @@
 //! Downside: jitter of the network and of the processor does not exist in virtual time. The last experiment of each
 //! kind has to be done on a real server.
 
+mod allocation;
 pub mod chart;
 pub mod cli;
 mod cluster;
@@ -84,6 +85,11 @@ pub const ALL: &[Experiment] = &[
     cluster::LARGE,
     cluster::CLOCKS,
     cluster::REAL,
+    allocation::PAPER,
+    allocation::MODEL,
+    allocation::RANDOM,
+    allocation::TRACES,
+    allocation::PLAN,
 ];
 
 /// One experiment.

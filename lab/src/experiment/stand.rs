@@ -171,7 +171,7 @@ impl Stand {
         Ok(self)
     }
 
-    fn profile(&self, read_only: bool) -> Result<Profile, String> {
+    pub(super) fn profile(&self, read_only: bool) -> Result<Profile, String> {
         let mut profile = Profile::default();
         let options = Options { budget_ns: BUDGET_NS, seed: 1, read_only };
         profile.take(&probe(&mut *self.drive()?, options).0, 0);

@@ -591,6 +591,7 @@ mod tests {
             windows: Some(WindowCounts { met: 7, avoidable: 2, marginal: 1, ..WindowCounts::default() }),
             plan: Some(plan),
             usage: engine::disk::policy::Usage { owned_ns: 2_500_000_000, ..Default::default() },
+            spent: Default::default(),
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
         let snapshot = Snapshot { volumes: vec![volume_stats()], tenants: vec![tenant], ..Snapshot::default() };

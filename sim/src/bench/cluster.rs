@@ -31,11 +31,11 @@ pub const START_NS: Nanos = SECOND;
 const STORES_FROM: u32 = 1000;
 const UPSTREAMS_FROM: u32 = 2000;
 /// As in the server: requests that are outstanding at a store, and connections.
-const WINDOW: u32 = 128;
-const CONNECTIONS: u32 = 4;
+pub(super) const WINDOW: u32 = 128;
+pub(super) const CONNECTIONS: u32 = 4;
 /// Longer than any wait, since connections never fail here. The server gives a connection up after 20 s without an
 /// answer; a store on an overloaded disk, with settings that send it more than it takes, is as slow as that.
-const DEADLINE_NS: Nanos = 3600 * SECOND;
+pub(super) const DEADLINE_NS: Nanos = 3600 * SECOND;
 
 /// A server of the cluster.
 pub struct Site {
@@ -66,8 +66,8 @@ pub struct Store {
 
 /// The servers.
 pub struct Cluster {
-    benches: Vec<Bench>,
-    now: Nanos,
+    pub(super) benches: Vec<Bench>,
+    pub(super) now: Nanos,
 }
 
 impl Cluster {
@@ -143,7 +143,7 @@ impl Cluster {
     }
 
     /// What a server has sent arrives at the others.
-    fn pass_on(&mut self, from: usize) {
+    pub(super) fn pass_on(&mut self, from: usize) {
         for Parcel { to, at, wire, chunk } in std::mem::take(&mut self.benches[from].links.outbox) {
             self.benches[to].queue.push(at, Wake::Deliver(wire, chunk));
         }
@@ -191,7 +191,7 @@ impl Cluster {
 }
 
 impl Bench {
-    fn order(&mut self, command: Command) -> Result<(), String> {
+    pub(super) fn order(&mut self, command: Command) -> Result<(), String> {
         self.report = None;
         self.apply(Event::Control { token: 0, command });
         match self.report.take() {

@@ -1,5 +1,5 @@
-//! Connections between the servers of a [`super::cluster::Cluster`]: handshake, requests and replies as the engine
-//! makes them. They never fail.
+//! Connections between the servers of a [`super::cluster::Cluster`] or of [`super::tiers::Tiers`]: handshake, requests
+//! and replies as the engine makes them. They never fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,6 +101,8 @@ pub(super) struct Links {
     pub(super) outbox: Vec<Parcel>,
     /// Headers in stores are kept, so that they can be read.
     pub(super) keeps: bool,
+    /// Latency of one direction, if it is not that of clients.
+    pub(super) latency_ns: Option<Nanos>,
 }
 
 impl Links {
@@ -148,7 +150,8 @@ impl Bench {
     /// Sends something to another server. It arrives when the thread has done its work and the network has passed it
     /// on.
     fn post(&mut self, to: usize, wire: Wire, chunk: Chunk) {
-        let at = self.now.max(self.thread_free_ns) + self.costs.network_ns;
+        let latency_ns = self.links.latency_ns.unwrap_or(self.costs.network_ns);
+        let at = self.now.max(self.thread_free_ns) + latency_ns;
         self.links.outbox.push(Parcel { to, at, wire, chunk });
     }
 

@@ -10,7 +10,8 @@
 //! its reply arrived. Frames have no memory behind them, and of replies only the headers are read, so an hour of a
 //! trace takes seconds. [`crate::world`] checks the correctness of data.
 //!
-//! [`cluster::Cluster`] has several of them, whose volumes are off-loaded to one another.
+//! [`cluster::Cluster`] has several of them, whose volumes are off-loaded to one another. [`tiers::Tiers`] has gateways
+//! in front of one.
 //!
 //! [`raw::Raw`] puts the same load on the same drive without a server: the standalone performance of the bare disk.
 //!
@@ -24,6 +25,7 @@ mod pipe;
 pub mod raw;
 mod replies;
 pub mod striped;
+pub mod tiers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -199,14 +201,21 @@ impl Bench {
         let volume = VolumeId(number);
         let spec = self.place(volume, &on)?;
         self.command(Command::OpenVolume(VolumeSpec { offload: key, ..spec }))?;
-        let conn = ConnId(self.peers.len() as u32);
-        self.peers.push(Peer::Client(number as usize));
-        let (backlog, replies) = (VecDeque::new(), Replies::default());
-        self.clients.push(Client { conn, load: on.load, backlog, replies, planned_ns: Some(0) });
-        self.cpu.attach(conn, TenantId(on.tenant as u32));
-        self.apply(Event::Attach { conn, volume, session: Session::default() });
-        self.queue.push(0, Wake::Ask(number as usize));
+        self.connect(volume, TenantId(on.tenant as u32), on.load);
         Ok(())
+    }
+
+    /// Connects the client of a volume. Volumes with clients are numbered from 0, and connected in that order.
+    fn connect(&mut self, volume: VolumeId, tenant: TenantId, load: Workload) {
+        let number = self.clients.len();
+        assert_eq!(number, volume.0 as usize, "volumes are connected in their order");
+        let conn = ConnId(self.peers.len() as u32);
+        self.peers.push(Peer::Client(number));
+        let (backlog, replies) = (VecDeque::new(), Replies::default());
+        self.clients.push(Client { conn, load, backlog, replies, planned_ns: Some(0) });
+        self.cpu.attach(conn, tenant);
+        self.apply(Event::Attach { conn, volume, session: Session::default() });
+        self.queue.push(0, Wake::Ask(number));
     }
 
     /// A volume on the drive.

@@ -69,6 +69,11 @@ impl Lane {
         Lane { bursts, ..self }
     }
 
+    /// The same, beginning so much later than the load, at a closed pace.
+    pub fn starting_at(self, start_ns: Nanos) -> Lane {
+        Lane { start_ns, ..self }
+    }
+
     fn new(source: Box<dyn Source>, pace: Pace, base_ns: Option<Nanos>) -> Lane {
         let mut lane = Lane {
             source,

@@ -6,5 +6,6 @@ mod play;
 mod stripes;
 
 pub use pack::PACK;
+pub(super) use pack::cpu_s;
 pub use pinned::PINNED;
 pub use stripes::{CLOCKS, FIVE, LARGE, MIXED, REAL, SERVERS, TENANTS};

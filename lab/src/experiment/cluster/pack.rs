@@ -53,7 +53,7 @@ enum Found {
 }
 
 /// Seconds of this thread.
-pub(super) fn cpu_s() -> f64 {
+pub(in super::super) fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

@@ -1,0 +1,117 @@
+//! What the planner is told of a tenant: from the figures that the API of a gateway and of a server shows, of one run
+//! with one allotment, and from the profile of the disk.
+//!
+//! | evidence | from |
+//! | --- | --- |
+//! | curves, references, hits in the first tier, writes | the gateway's volume and its curve |
+//! | network | latency of reads at the gateway, less that of the same reads at the server |
+//! | clients and their think time | most requests outstanding, and the law of a closed loop: `z = N / X - L` |
+//! | disk time of reads | measured; by depth as the profile says |
+//! | disk time of write-back, round, efficiency | measured |
+
+use engine::allocate::{Depth, DiskTime, Evidence, Interruption, MissRatios, Round, Tiers};
+use engine::control::{TenantStats, VolumeStats};
+use engine::disk::profile::{Direction, Key, Profile};
+use engine::units::BLOCK;
+
+use super::play::{Told, since};
+
+/// Network and client between the gateway and its client, ns: the bench's, both ways.
+const CLIENT_NS: f64 = 14_000.0;
+
+/// Depths of the profile.
+const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
+
+/// The evidence of this tenant, before it is calibrated.
+pub fn evidence(told: &Told, profile: &Profile) -> Result<Evidence, String> {
+    let at_gateway = |of: fn(&VolumeStats) -> u64| since(&told.gateway, of);
+    let at_server = |of: fn(&VolumeStats) -> u64| since(&told.server, of);
+    let reads = at_gateway(|stats| stats.read.requests);
+    let writes = at_gateway(|stats| stats.write.requests);
+    if reads + writes == 0.0 {
+        return Err("a tenant has made no request".into());
+    }
+    let mean = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
+    let first_hit_ns = mean(at_gateway(|stats| stats.hits.sum_ns), at_gateway(|stats| stats.hits.requests));
+    let first_misses = reads - at_gateway(|stats| stats.hits.requests);
+    let missed_ns = at_gateway(|stats| stats.read.latency.sum_ns) - at_gateway(|stats| stats.hits.sum_ns);
+    let server_read_ns = told.server_read_ns().unwrap_or(0.0);
+    let server_hit_ns = mean(at_server(|stats| stats.hits.sum_ns), at_server(|stats| stats.hits.requests));
+    let network_ns = (mean(missed_ns, first_misses) - server_read_ns).max(0.0);
+    let write_ns = mean(at_gateway(|stats| stats.write.latency.sum_ns), writes);
+    let requests = reads + writes;
+    let latency_ns =
+        (at_gateway(|stats| stats.read.latency.sum_ns) + at_gateway(|stats| stats.write.latency.sum_ns)) / requests;
+    let per_client_ns = f64::from(told.outstanding) * told.seconds * 1e9 / requests;
+    Ok(Evidence {
+        tiers: Tiers::Lru,
+        reads: MissRatios::of_reads(&told.curve),
+        writes: MissRatios::of_writes(&told.curve),
+        read_fraction: reads / requests,
+        references_per_second: requests / told.seconds,
+        first_hit_ns: first_hit_ns + CLIENT_NS,
+        second_hit_ns: network_ns + server_hit_ns + CLIENT_NS,
+        write_ns: write_ns + CLIENT_NS,
+        disk: disk_time(told, profile)?,
+        outstanding: told.outstanding,
+        think_ns: (per_client_ns - latency_ns).max(0.0),
+        round: round(told),
+    })
+}
+
+fn stats(told: &Told) -> [&TenantStats; 2] {
+    told.disk.each_ref().map(|snapshot| {
+        let found = snapshot.tenants.iter().find(|stats| stats.tenant == told.tenant);
+        found.expect("the tenant is there")
+    })
+}
+
+fn disk_time(told: &Told, profile: &Profile) -> Result<DiskTime, String> {
+    let at_depth = |depth: u16| {
+        let rate = profile.number(Key::Random(Direction::Read, BLOCK as u32, depth));
+        let rate = rate.ok_or_else(|| format!("the profile has no rate of reads at depth {depth}"))?;
+        Ok((f64::from(depth), 1e9 / rate))
+    };
+    let shape: Vec<(f64, f64)> = DEPTHS.into_iter().map(at_depth).collect::<Result<_, String>>()?;
+    let [before, after] = stats(told).map(|stats| stats.spent);
+    let fills = since(&told.server, |stats| stats.fills.requests);
+    let fill_ns = (after.fill_ns - before.fill_ns) as f64;
+    let depth = if fill_ns > 0.0 { since(&told.server, |stats| stats.fills.device_ns) / fill_ns } else { 1.0 };
+    let scale = if fills > 0.0 { fill_ns / fills / by_depth(&shape, depth) } else { 1.0 };
+    let written = since(&told.server, |stats| stats.device_write_bytes) / BLOCK as f64;
+    let writes_ns = (after.write_back_ns + after.sync_ns - before.write_back_ns - before.sync_ns) as f64;
+    let reads = shape.iter().map(|&(depth, ns)| Depth { depth: depth as u32, service_ns: ns * scale });
+    Ok(DiskTime { reads: reads.collect(), write_ns: if written > 0.0 { writes_ns / written } else { 0.0 } })
+}
+
+/// Linear in the logarithm of depth.
+fn by_depth(shape: &[(f64, f64)], depth: f64) -> f64 {
+    let past = shape.partition_point(|point| point.0 < depth).clamp(1, shape.len() - 1);
+    let (from, to) = (shape[past - 1], shape[past]);
+    let part = ((depth.max(1.0) / from.0).ln() / (to.0 / from.0).ln()).clamp(0.0, 1.0);
+    from.1 + (to.1 - from.1) * part
+}
+
+fn round(told: &Told) -> Option<Round> {
+    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0)?;
+    let losses = told.disk[1].tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.loss_ns as f64);
+    let (sum, count) = losses.fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
+    let loss_ns = sum / count;
+    Some(Round {
+        round_ns: plan.round_ns as f64,
+        efficiency: f64::from(plan.efficiency_permille) / 1000.0,
+        interruption: Some(Interruption { delay_ns: loss_ns, cost_ns: plan.loss_ns as f64 + loss_ns }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_depths_it_is_linear_in_their_logarithm() {
+        let shape = [(1.0, 8.0), (4.0, 4.0), (16.0, 2.0)];
+        let of = |depth| by_depth(&shape, depth);
+        assert_eq!([0.5, 1.0, 2.0, 4.0, 8.0, 99.0].map(of), [8.0, 8.0, 6.0, 4.0, 3.0, 2.0]);
+    }
+}

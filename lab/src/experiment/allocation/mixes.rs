@@ -1,0 +1,173 @@
+//! Mixes of loads at random, and with traces of real servers.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sim::rng::Rng;
+
+use super::super::chart::{self, Group};
+use super::super::insulation::traces;
+use super::super::stand::mean;
+use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
+use super::loads::Kind;
+use super::mix::{BASELINES, Mix, OURS, Row};
+use super::paper::grid;
+use super::play::Scene;
+use super::surface::{Measured, SHARES};
+use engine::allocate::Grid;
+
+pub const RANDOM: Experiment = Experiment {
+    name: "allocation-random",
+    question: "Is one allocation of all resources as good as the best division of single ones, whatever the mix?",
+    setup: "Ten mixes of 2 to 8 tenants at random on 1 to 4 gateways with 16, 32 or 48 MiB, a server with 32, 64 or 96 \
+            MiB and a cheetah-15k5 whose time is divided in sixteenths. Loads: those of allocation-paper, Zipf 0.7 over \
+            512 MiB, knees at 12 MiB (30 % writes), 24 MiB (20 % cold) and 16 MiB (60 % writes). The planner has the \
+            API's figures of one run with equal parts; baselines search measured surfaces. Each allocation is run, two \
+            seeds.",
+    paper: "Not in the paper.",
+    run: random,
+};
+
+pub const TRACES: Experiment = Experiment {
+    name: "allocation-traces",
+    question: "And with the requests of real servers?",
+    setup: "As allocation-random, two gateways with 32 MiB and a server with 64 MiB. Traces: a web server, MySQL, \
+            SQL Server and a virtual machine; 8 requests outstanding or thought about, 5 ms of think time, offsets \
+            modulo 12 GiB.",
+    paper: "Not in the paper.",
+    run: traced,
+};
+
+const MIXES: u64 = 10;
+
+fn catalogue() -> Vec<Kind> {
+    vec![
+        Kind::tpcw(),
+        Kind::rubis(),
+        Kind::zipf40(),
+        Kind::zipf95(),
+        Kind::zipf("Zipf70", 0.7, 512, 4),
+        Kind::knee("knee 12", (50, 2 << 10), 12 << 10, 10, 30, 5),
+        Kind::knee("knee 24", (10, 4 << 10), 24 << 10, 20, 0, 20),
+        Kind::knee("writer", (30, 4 << 10), 16 << 10, 10, 60, 20),
+    ]
+}
+
+fn sixteenths() -> Grid {
+    Grid { share_steps: SHARES, ..grid() }
+}
+
+/// A mix at random.
+fn any(scene: &Scene, seed: u64) -> Mix {
+    let mut rng = Rng::new(seed.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ 0xa110);
+    let (catalogue, count) = (catalogue(), 2 + rng.below(7) as usize);
+    let gateways = 1 + rng.below(4.min(count as u64)) as usize;
+    let mut scene = scene.clone();
+    scene.gateways = (0..gateways).map(|_| (1 + rng.below(3)) * (16 << 20)).collect();
+    scene.stand.memory = (1 + rng.below(3)) * (32 << 20);
+    // Each gateway has a tenant; the others are anywhere.
+    let mut place = |at: usize| if at < gateways { at } else { rng.below(gateways as u64) as usize };
+    let places: Vec<usize> = (0..count).map(&mut place).collect();
+    let tenants: Vec<(Kind, usize)> = places
+        .into_iter()
+        .map(|gateway| (catalogue[rng.below(catalogue.len() as u64) as usize].clone(), gateway))
+        .collect();
+    let names: Vec<&str> = tenants.iter().map(|(kind, _)| kind.name.as_str()).collect();
+    Mix { name: names.join(", "), tenants, scene, grid: sixteenths(), first: None }
+}
+
+/// Runs ours and the baselines in each mix.
+fn compare(context: &Context, base: &Scene, mixes: &[Mix], seeds: usize) -> Result<Outcome, String> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for (kind, _) in mixes.iter().flat_map(|mix| &mix.tenants) {
+        if !kinds.iter().any(|known| known.name == kind.name) {
+            kinds.push(kind.clone());
+        }
+    }
+    let measured = Measured::all(context, base, grid(), &kinds)?;
+    let of = |kind: &Kind| {
+        let at = kinds.iter().position(|known| known.name == kind.name).expect("all are known");
+        measured[at].clone()
+    };
+    let profile = base.stand.profile(true)?;
+    let planned = context.parallel(mixes, |mix| {
+        let (allocation, promised_ns, _) = mix.ours(&profile, context.seeds[0])?;
+        let mut rows = vec![Row { scheme: OURS, allocation, runs: vec![], promised_ns }];
+        let surfaces: Vec<Arc<Measured>> = mix.tenants.iter().map(|(kind, _)| of(kind)).collect();
+        rows.extend(mix.baselines(&BASELINES, &surfaces)?);
+        Ok(rows)
+    });
+    let planned: Vec<Vec<Row>> = planned.into_iter().collect::<Result<_, String>>()?;
+    let seeds: Vec<u64> = context.seeds.iter().copied().take(seeds).collect();
+    let (mut claims, mut data, mut groups, mut gains) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for ((number, mix), mut rows) in (1..).zip(mixes).zip(planned) {
+        mix.measure(context, &mut rows, &seeds)?;
+        let best = rows[1..].iter().map(Row::total_ns).fold(f64::INFINITY, f64::min);
+        let ours = rows[0].total_ns();
+        gains.push(best / ours);
+        let name = format!("mix {number} ({}): ours / best baseline", mix.name);
+        claims.push(Claim::new(name, ours / best, Bound::AtMost(1.02)));
+        data.push(json!({
+            "mix": mix.name, "gateways_mib": mix.scene.gateways.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>(),
+            "on_gateway": mix.tenants.iter().map(|tenant| tenant.1).collect::<Vec<_>>(),
+            "server_mib": mix.scene.stand.memory >> 20, "rows": rows.iter().map(Row::json).collect::<Vec<Value>>(),
+        }));
+        let bars = rows.iter().map(|row| row.total_ns() / ours).collect();
+        groups.push(Group { label: number.to_string(), bars });
+    }
+    claims.push(Claim::new("mean gain on the best baseline", mean(gains), Bound::AtLeast(1.0)));
+    let names: Vec<&str> = [OURS].into_iter().chain(BASELINES.iter().map(|scheme| scheme.name())).collect();
+    let pictures = vec![Picture {
+        name: "mixes".into(),
+        caption: "Sum of mean latencies by mix and scheme; ours is 1.".into(),
+        svg: chart::bars("sum of mean latencies / ours", &names, &groups, Some((1.0, "ours")))?,
+    }];
+    Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
+}
+
+fn random(context: &Context) -> Result<Outcome, String> {
+    let scene = Scene::new(context)?;
+    let count = if context.quick { 1 } else { MIXES };
+    let mixes: Vec<Mix> = (0..count).map(|number| any(&scene, context.seeds[0] * MIXES + number)).collect();
+    compare(context, &scene, &mixes, 2)
+}
+
+fn traced(context: &Context) -> Result<Outcome, String> {
+    let Some(all) = traces::load(context, 4)? else {
+        return Ok(Outcome::left_out(format!("needs four traces in {}", context.traces.display())));
+    };
+    let kinds: Vec<Kind> = all.iter().map(|of| Kind::trace(&of.name, &of.records, 5)).collect();
+    let scene = Scene::new(context)?;
+    let mix = |name: &str, tenants: Vec<Kind>| {
+        let half = tenants.len().div_ceil(2);
+        let tenants = tenants.into_iter().enumerate().map(|(at, kind)| (kind, at / half)).collect();
+        Mix { name: name.into(), tenants, scene: scene.clone(), grid: sixteenths(), first: None }
+    };
+    let of = |at: usize| kinds[at].clone();
+    let mixes = [
+        mix("four traces", vec![of(0), of(1), of(2), of(3)]),
+        mix("MySQL, TPC-W, web server, Zipf95", vec![of(1), Kind::tpcw(), of(2), Kind::zipf95()]),
+        mix("virtual machine, RUBiS, SQL Server", vec![of(0), Kind::rubis(), of(3)]),
+    ];
+    compare(context, &scene, &mixes[..if context.quick { 1 } else { 3 }], 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixes_at_random_are_problems_that_have_solutions() {
+        let context = Context {
+            quick: true,
+            seeds: vec![1],
+            traces: std::path::PathBuf::new(),
+            stage: None,
+            progress: indicatif::ProgressBar::hidden(),
+        };
+        let scene = Scene::new(&context).unwrap();
+        let mixes: Vec<Mix> = (0..50).map(|seed| any(&scene, seed)).collect();
+        assert!(mixes.iter().all(|mix| mix.problem().is_ok() && (2..=8).contains(&mix.tenants.len())));
+        assert!((1..=4).all(|count| mixes.iter().any(|mix| mix.scene.gateways.len() == count)));
+    }
+}
