@@ -1,5 +1,6 @@
 //! What happens to machines and to the network between them.
 
+use engine::control::Tiers;
 use engine::ids::VolumeId;
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
@@ -86,6 +87,14 @@ impl World {
                     let wire = self.out.rng.pick(&wires);
                     self.note(format!("{wire:?} is lost"));
                     self.out.network.lose(self.out.now, &mut self.out.queue, wire);
+                }
+            }
+            Trouble::Part if self.setup.tiers == Tiers::Demote => {
+                let wires = self.out.network.between_machines();
+                if !wires.is_empty() {
+                    let wire = self.out.rng.pick(&wires);
+                    self.note(format!("{wire:?} stalls for {away_ns} ns"));
+                    self.out.network.stall(self.out.now, wire, away_ns);
                 }
             }
             Trouble::Part => {
