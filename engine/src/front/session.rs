@@ -529,6 +529,23 @@ mod tests {
         assert_eq!([rig.answer(7), rig.answer(8)], [Some(22); 2]);
     }
 
+    /// Reads of a client that numbers its requests carry the upper bits of the cookie; hints carry none.
+    #[test]
+    fn reads_have_the_order_of_their_cookies() {
+        let orders = |numbers| {
+            let mut rig = Rig::below(Sessions::new(), 128, |_| {});
+            rig.attach_with(ConnId(0), VOLUME, Session { form: Form::Structured, numbers, ..Session::default() });
+            let cookies = [(9 << 16 | 5, command::READ), (7 << 16, command::READ), (8 << 16, command::CACHE)];
+            for (at, (cookie, command)) in (0..).zip(cookies) {
+                let header = RawHeader::new(Form::Structured, command, 0, cookie, at << 20, BLOCK);
+                rig.ask_at(rig.now, ConnId(0), header);
+            }
+            rig.device.iter().map(|&io| rig.volumes.route.slot(io).order).collect::<Vec<_>>()
+        };
+        assert_eq!(orders(true), [Some(9), Some(7), None]);
+        assert_eq!(orders(false), [None; 3]);
+    }
+
     /// `aerogel:load`: the requests of other tenants, alone and beside `base:allocation`.
     #[test]
     fn a_client_is_told_the_load_of_the_disk() {
@@ -536,7 +553,11 @@ mod tests {
             let mut rig = Rig::below(Sessions::new(), 128, |_| {});
             rig.set_tenant(TenantId(1), TenantSpec::default());
             rig.open_volume(VolumeSpec::plain(VolumeId(1), TenantId(1), 1 << 20));
-            rig.attach_with(ConnId(0), VOLUME, Session { form, base_allocation, load: true, read_only: false });
+            rig.attach_with(
+                ConnId(0),
+                VOLUME,
+                Session { form, base_allocation, load: true, read_only: false, numbers: false },
+            );
             rig.attach(ConnId(1), VolumeId(1));
             let ask = |rig: &mut Rig| {
                 let status = RawHeader::new(form, command::BLOCK_STATUS, 0, 1, 0, BLOCK);

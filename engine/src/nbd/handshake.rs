@@ -53,6 +53,9 @@ pub struct Session {
     pub load: bool,
     /// Requests that change data are answered with EPERM.
     pub read_only: bool,
+    /// The client numbers its requests: their order is in the upper bits of the cookies ([`super::ORDER_SHIFT`]). Only
+    /// clients with a session of their own do.
+    pub numbers: bool,
 }
 
 /// The TLS setting of a listener.
@@ -466,7 +469,8 @@ impl Handshake {
         self.claimed = self.claimed.take().filter(|(of, _)| of == name);
         let is_meant = |(of, _): &&(Vec<u8>, [bool; 2])| of == name || planted!(ContextOfAnotherExport);
         let [base_allocation, load] = self.contexts_for.as_ref().filter(is_meant).map_or([false; 2], |&(_, set)| set);
-        let session = Session { form: self.form, base_allocation, load, read_only };
+        let numbers = self.claimed.as_ref().is_some_and(|(_, claim)| !claim.shared);
+        let session = Session { form: self.form, base_allocation, load, read_only, numbers };
         self.outcome = Outcome::Transmission { export, session };
     }
 

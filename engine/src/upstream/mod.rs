@@ -50,7 +50,7 @@ use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
-use crate::nbd::{Asked, Broken, Head, Kind, Opened, RawHeader, Unopened};
+use crate::nbd::{Asked, Broken, Head, Kind, ORDER_SHIFT, Opened, RawHeader, Unopened};
 use crate::spec::UpstreamSpec;
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
@@ -70,7 +70,7 @@ const LOAD_COOKIE: u64 = u64::MAX;
 /// The cookies of hints.
 const HINT_COOKIES: RangeInclusive<u64> = u64::MAX - HINTS_MAX as u64..=u64::MAX - 1;
 /// Requests outstanding at most: cookies tell them apart by 16 bits.
-const WINDOW_MAX: u32 = 1 << 16;
+const WINDOW_MAX: u32 = 1 << ORDER_SHIFT;
 /// Hints that the server has not answered, at most.
 const HINTS_MAX: usize = 4;
 /// Flags that must not change from one session to the next: what requests rely on.

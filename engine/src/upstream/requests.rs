@@ -8,7 +8,7 @@ use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
-use crate::nbd::{Asked, Form, Head, Kind, RawHeader};
+use crate::nbd::{Asked, Form, Head, Kind, ORDER_SHIFT, RawHeader};
 use crate::slab::Slab;
 use crate::units::{BLOCK, Nanos};
 
@@ -251,7 +251,7 @@ impl Requests {
     /// A request is sent now. Returns its cookie.
     fn sends(&mut self, id: u32) -> u64 {
         self.serial = self.serial.wrapping_add(1);
-        let cookie = self.slots[id].order << 16 | u64::from(self.serial);
+        let cookie = self.slots[id].order << ORDER_SHIFT | u64::from(self.serial);
         self.sent.push((cookie, id));
         cookie
     }

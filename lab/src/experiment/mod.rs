@@ -83,6 +83,7 @@ pub const ALL: &[Experiment] = &[
     cluster::MIXED,
     cluster::LARGE,
     cluster::CLOCKS,
+    cluster::ORDER,
     cluster::REAL,
 ];
 
