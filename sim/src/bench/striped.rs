@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The servers may follow a schedule, each with a clock of its own ([`Striped::set_clock`]). The client divides
-//! requests as a gateway does, and has no cache. The network may delay fragments differently ([`Network`]), so that they
-//! arrive in another order than they were sent in.
+//! requests as a gateway does, and has no cache. The network may delay fragments differently ([`Network`]), so that
+//! they arrive in another order than they were sent in.
 
 use std::collections::BTreeMap;
 
