@@ -38,6 +38,10 @@ impl Cluster {
                 let epoch = etcd.next_epoch(uuid, above).await;
                 Ok(epoch.map_err(|error| ClusterError::Etcd(error.to_string()).to_string())?.to_string())
             }
+            Question::Kept => {
+                let kept = self.control.part_kept(name).await;
+                Ok(serde_json::to_string(&kept).expect("it can be written as JSON"))
+            }
             Question::Loss(loss_ns) => {
                 let permille = self.state().disk.as_ref().map_or(900, |(_, facts)| facts.insulation_permille);
                 // As for what the disk loses, a quarter of the permitted loss is a reserve.
