@@ -542,7 +542,7 @@ mod tests {
     const B: TenantId = TenantId(1);
 
     fn entry(cost_ns: Nanos, internal: bool) -> Entry {
-        Entry { io: IoId(0), op: Op::Read, len: 4096, cost_ns, follows: false, internal }
+        Entry { io: IoId(0), op: Op::Read, len: 4096, cost_ns, follows: false, internal, number: None }
     }
 
     fn books() -> Books {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::books::{Arrivals, Books, DiskTime, Usage};
 use super::durability::Failures;
 use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
-use super::queue::Entry;
+use super::queue::{Entry, Number};
 use super::scheduler::Scheduler;
 use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
@@ -66,6 +66,8 @@ pub(crate) struct Slot {
     pub(crate) failures: Failures,
     /// It is a part of this transfer, which waits for all its parts (`route`).
     pub(crate) parent: Option<IoId>,
+    /// The order among the requests of its session, if the client has numbered them.
+    pub(crate) order: Option<u64>,
     /// It is a transfer with parts.
     pub(crate) split: Option<Split>,
     /// It is not one of the device's.
@@ -109,7 +111,15 @@ impl Default for Slot {
             tenant: TenantId(0),
             parts: Vec::new(),
             wanted: 0,
-            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false },
+            entry: Entry {
+                io: IoId(0),
+                op: Op::Read,
+                len: 0,
+                cost_ns: 0,
+                follows: false,
+                internal: false,
+                number: None,
+            },
             arrived: 0,
             submitted: 0,
             urgent: Cell::new(false),
@@ -117,6 +127,7 @@ impl Default for Slot {
             generation: 0,
             failures: 0,
             parent: None,
+            order: None,
             split: None,
             is_elsewhere: false,
             reads: None,
@@ -256,6 +267,7 @@ impl Device {
         queued.sort_by_key(|io| self.slots[io.0].arrived);
         for io in queued {
             let slot = &mut self.slots[io.0];
+            slot.entry.number = numbered(slot, self.timetable.is_some());
             slot.entry.cost_ns = self.scheduler.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
             self.scheduler.queue(now, slot.tenant, slot.entry, slot.urgent.get());
         }
@@ -279,7 +291,7 @@ impl Device {
         slot.parts.clear();
         slot.purpose = purpose;
         slot.tenant = tenant;
-        (slot.parent, slot.split) = (None, None);
+        (slot.parent, slot.order, slot.split) = (None, None, None);
         (slot.is_elsewhere, slot.reads, slot.held_since) = (false, None, None);
         IoId(id)
     }
@@ -346,7 +358,8 @@ impl Device {
         let follows = self.ends[tenant.0 as usize].follows(&slot.io) && !is_late;
         let internal = slot.purpose == Purpose::Sync { internal: true };
         let cost_ns = self.scheduler.cost_ns(tenant, op, len, follows);
-        slot.entry = Entry { io, op, len, cost_ns, follows, internal };
+        let number = numbered(slot, self.timetable.is_some());
+        slot.entry = Entry { io, op, len, cost_ns, follows, internal, number };
         self.scheduler.arrived(now, tenant, slot.entry, urgent);
     }
 
@@ -576,6 +589,13 @@ impl Device {
     pub(crate) fn slices(&self) -> Vec<Slice> {
         self.scheduler.past_slices()
     }
+}
+
+/// The number by which a request is ordered. On a disk under a schedule, all servers of a striped volume issue the same
+/// requests in a slot if each issues the oldest ones of its client.
+fn numbered(slot: &Slot, follows_schedule: bool) -> Option<Number> {
+    let order = slot.order.filter(|_| follows_schedule)?;
+    Some(Number { volume: slot.io.volume, order })
 }
 
 /// Where the latest requests of a tenant ended, for as many streams as a client usually has.

@@ -1,11 +1,15 @@
 //! The queue of one tenant: urgent requests (a flush or a writer waits for them) go ahead of the others, a few at a
 //! time. Both kinds go in order of arrival, or reads and writes separately.
+//!
+//! Reads with a number of their client ([`Number`]) go in the order of these numbers: they exchange places with one
+//! another. So a session whose requests arrive in another order gets no other requests ahead of those of other
+//! clients, and none behind.
 
 use std::collections::VecDeque;
 
 use crate::disk::Op;
 use crate::disk::profile::Direction;
-use crate::ids::IoId;
+use crate::ids::{IoId, VolumeId};
 use crate::units::Nanos;
 
 /// Urgent requests in a row that go ahead of the tenant's others: enough that a flush is hardly delayed, few enough
@@ -26,6 +30,24 @@ pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     }
 }
 
+/// Numbered reads at the end of a queue that a later one may go ahead of: as many as a gateway has outstanding at a
+/// server. Limits the time that it takes to queue one.
+const OVERTAKEN_MAX: usize = 128;
+
+/// The number that its client gave a request. Those of one volume are of one session, and later ones are higher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Number {
+    pub(crate) volume: VolumeId,
+    pub(crate) order: u64,
+}
+
+impl Number {
+    /// Whether the request is older than another one of its session.
+    fn is_before(self, other: Number) -> bool {
+        self.volume == other.volume && self.order < other.order
+    }
+}
+
 /// A queued request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
@@ -41,6 +63,8 @@ pub(crate) struct Entry {
     pub(crate) follows: bool,
     /// No request of a client caused it: it uses the tenant's disk time, but is neither demand nor useful work.
     pub(crate) internal: bool,
+    /// If it is to go in the order of these.
+    pub(crate) number: Option<Number>,
 }
 
 impl Entry {
@@ -64,8 +88,21 @@ struct Line {
 
 impl Line {
     fn push(&mut self, entry: Entry) {
-        self.entries[entry.direction() as usize].push_back((self.arrived, entry));
+        let entries = &mut self.entries[entry.direction() as usize];
+        entries.push_back((self.arrived, entry));
         self.arrived += 1;
+        let Some(number) = entry.number else { return };
+        let mut at = entries.len() - 1;
+        for earlier in (at.saturating_sub(OVERTAKEN_MAX)..at).rev() {
+            match entries[earlier].1.number.filter(|other| other.volume == number.volume) {
+                Some(other) if number.is_before(other) => {
+                    (entries[at].1, entries[earlier].1) = (entries[earlier].1, entry);
+                    at = earlier;
+                }
+                Some(_) => return,
+                None => {}
+            }
+        }
     }
 
     fn len(&self) -> usize {
@@ -202,7 +239,10 @@ mod tests {
     fn queue(requests: &[(u32, Op, bool)]) -> Queue {
         let mut queue = Queue::default();
         for &(io, op, urgent) in requests {
-            queue.push(Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false, internal: false }, urgent);
+            queue.push(
+                Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false, internal: false, number: None },
+                urgent,
+            );
         }
         queue
     }
@@ -224,6 +264,28 @@ mod tests {
         (10..16).for_each(|io| queue.push(Entry { io: IoId(io), ..*queue.peek().unwrap() }, true));
         assert_eq!((queue.len(), queue.cost_ns(7, 0)), (9, 7));
         assert_eq!(drain(&mut queue, None), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
+    }
+
+    #[test]
+    fn numbered_reads_go_by_number_in_the_places_of_their_session() {
+        let mut queue = Queue::default();
+        let read =
+            Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 1, follows: false, internal: false, number: None };
+        let number = |volume, order| Some(Number { volume: VolumeId(volume), order });
+        let arrive = [number(0, 30), None, number(1, 20), number(0, 10), number(0, 20), number(1, 10), number(0, 20)];
+        for (io, number) in (0..).zip(arrive) {
+            queue.push(Entry { io: IoId(io), number, ..read }, false);
+        }
+        // Places 0, 3, 4, 6 are of the first session, 2 and 5 of the other one.
+        assert_eq!(drain(&mut queue, None), [3, 1, 5, 4, 6, 2, 0]);
+        // A write keeps its place among them, and a read goes ahead of so many at most.
+        (0..2 * OVERTAKEN_MAX as u32)
+            .for_each(|io| queue.push(Entry { io: IoId(io), number: number(0, 9), ..read }, false));
+        queue.push(Entry { io: IoId(1000), op: WRITE, ..read }, false);
+        queue.push(Entry { io: IoId(2000), number: number(0, 1), ..read }, false);
+        let order = drain(&mut queue, None);
+        assert_eq!(order.iter().position(|&io| io == 2000), Some(OVERTAKEN_MAX));
+        assert_eq!(order.iter().position(|&io| io == 1000), Some(2 * OVERTAKEN_MAX));
     }
 
     #[test]

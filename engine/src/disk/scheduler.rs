@@ -374,7 +374,15 @@ mod tests {
     }
 
     fn entry(io: u32) -> Entry {
-        Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: MILLISECOND, follows: false, internal: false }
+        Entry {
+            io: IoId(io),
+            op: Op::Read,
+            len: 4096,
+            cost_ns: MILLISECOND,
+            follows: false,
+            internal: false,
+            number: None,
+        }
     }
 
     fn scheduler(depth: u32) -> Scheduler<TokenBucket> {

@@ -532,6 +532,23 @@ mod tests {
         assert_eq!([rig.answer(7), rig.answer(8)], [Some(22); 2]);
     }
 
+    /// Reads of a client that numbers its requests carry the upper bits of the cookie; hints carry none.
+    #[test]
+    fn reads_have_the_order_of_their_cookies() {
+        let orders = |numbers| {
+            let mut rig = Rig::below(Sessions::new(), 128, |_| {});
+            rig.attach_with(ConnId(0), VOLUME, Session { form: Form::Structured, numbers, ..Session::default() });
+            let cookies = [(9 << 16 | 5, command::READ), (7 << 16, command::READ), (8 << 16, command::CACHE)];
+            for (at, (cookie, command)) in (0..).zip(cookies) {
+                let header = RawHeader::new(Form::Structured, command, 0, cookie, at << 20, BLOCK);
+                rig.ask_at(rig.now, ConnId(0), header);
+            }
+            rig.device.iter().map(|&io| rig.volumes.route.slot(io).order).collect::<Vec<_>>()
+        };
+        assert_eq!(orders(true), [Some(9), Some(7), None]);
+        assert_eq!(orders(false), [None; 3]);
+    }
+
     /// `aerogel:load`: the requests of other tenants, alone and beside `base:allocation`.
     #[test]
     fn a_client_is_told_the_load_of_the_disk() {
@@ -542,7 +559,7 @@ mod tests {
             rig.attach_with(
                 ConnId(0),
                 VOLUME,
-                Session { form, base_allocation, load: true, read_only: false, demotes: None },
+                Session { form, base_allocation, load: true, read_only: false, numbers: false, demotes: None },
             );
             rig.attach(ConnId(1), VolumeId(1));
             let ask = |rig: &mut Rig| {

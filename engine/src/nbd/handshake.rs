@@ -55,6 +55,9 @@ pub struct Session {
     pub read_only: bool,
     /// The epoch of a session that demotes: see [`wire::DEMOTE`].
     pub demotes: Option<u64>,
+    /// The client numbers its requests: their order is in the upper bits of the cookies ([`super::ORDER_SHIFT`]). Only
+    /// clients with a session of their own do.
+    pub numbers: bool,
 }
 
 /// The TLS setting of a listener.
@@ -471,8 +474,9 @@ impl Handshake {
         self.claimed = self.claimed.take().filter(|(of, _)| of == name);
         let is_meant = |(of, _): &&(Vec<u8>, [bool; 2])| of == name || planted!(ContextOfAnotherExport);
         let [base_allocation, load] = self.contexts_for.as_ref().filter(is_meant).map_or([false; 2], |&(_, set)| set);
-        let demotes = self.claimed.as_ref().filter(|_| self.demotes && !read_only).map(|(_, claim)| claim.epoch);
-        let session = Session { form: self.form, base_allocation, load, read_only, demotes };
+        let numbers = self.claimed.as_ref().is_some_and(|(_, claim)| !claim.shared);
+                let demotes = self.claimed.as_ref().filter(|_| self.demotes && !read_only).map(|(_, claim)| claim.epoch);
+        let session = Session { form: self.form, base_allocation, load, read_only, numbers, demotes };
         self.outcome = Outcome::Transmission { export, session };
     }
 

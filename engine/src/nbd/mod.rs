@@ -17,6 +17,10 @@ mod request;
 mod uri;
 pub mod wire;
 
+/// Where the order of a request begins in its cookie, if its client numbers its requests: the lower bits tell requests
+/// of the same order apart.
+pub const ORDER_SHIFT: u32 = 16;
+
 pub use crate::errno::Errno;
 pub use claim::Claim;
 pub use form::Form;

@@ -72,7 +72,7 @@ const LOAD_COOKIE: u64 = u64::MAX;
 /// The cookies of hints.
 const HINT_COOKIES: RangeInclusive<u64> = u64::MAX - HINTS_MAX as u64..=u64::MAX - 1;
 /// Requests outstanding at most: cookies tell them apart by 16 bits.
-const WINDOW_MAX: u32 = 1 << 16;
+const WINDOW_MAX: u32 = 1 << ORDER_SHIFT;
 /// Hints that the server has not answered, at most.
 const HINTS_MAX: usize = 4;
 /// Flags that must not change from one session to the next: what requests rely on.

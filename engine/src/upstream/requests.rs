@@ -8,7 +8,7 @@ use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::IoId;
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
-use crate::nbd::{Asked, Form, Head, Kind, RawHeader};
+use crate::nbd::{Asked, Form, Head, Kind, ORDER_SHIFT, RawHeader};
 use crate::slab::Slab;
 use crate::units::{BLOCK, Nanos};
 
@@ -258,7 +258,7 @@ impl Requests {
     /// The cookie of a request with this order.
     pub(super) fn cookie(&mut self, order: u64) -> u64 {
         self.serial = self.serial.wrapping_add(1);
-        order << 16 | u64::from(self.serial)
+        order << ORDER_SHIFT | u64::from(self.serial)
     }
 
     /// The greatest order of outstanding requests.

@@ -19,7 +19,7 @@ use super::{Inbound, Request, Volumes};
 use crate::cache::Evicted;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
-use crate::nbd::{Header, Session};
+use crate::nbd::{Header, ORDER_SHIFT, Session};
 use crate::stats::DemotionStats;
 use crate::units::BLOCK;
 use crate::volume::writes;
@@ -165,7 +165,7 @@ impl Volumes {
         }
         let end = header.offset.saturating_add(header.len).min(self.table[volume].spec.size);
         if header.offset < end {
-            self.table[volume].lower.note(header.cookie >> 16, header.offset, end);
+            self.table[volume].lower.note(header.cookie >> ORDER_SHIFT, header.offset, end);
         }
     }
 
@@ -203,7 +203,7 @@ impl Volumes {
         if !lower.is_of(self.clients[conn].session) || self.table[volume].is_leased {
             return self.refuse(request, Errno::NotSupported, end - start);
         }
-        let is_fresh = (start / BLOCK..end / BLOCK).any(|number| lower.is_fresh(cookie >> 16, number));
+        let is_fresh = (start / BLOCK..end / BLOCK).any(|number| lower.is_fresh(cookie >> ORDER_SHIFT, number));
         let (blocks, tenant) = (((end - start) / BLOCK) as u32, self.tenant_of(volume));
         let waiting = &self.waiting[tenant];
         let is_wanted = is_fresh && waiting.reads.is_empty() && waiting.writes.is_empty();
@@ -237,7 +237,7 @@ impl Volumes {
             let state = &self.table[volume];
             // Changes that have arrived with the payload count, and so do clients that have come.
             let is_fresh = state.lower.is_of(self.clients[conn].session)
-                && (state.lower.is_fresh(cookie >> 16, number) || planted!(DemotionComparedEarly));
+                && (state.lower.is_fresh(cookie >> ORDER_SHIFT, number) || planted!(DemotionComparedEarly));
             if is_fresh && !state.holes.contains(number * BLOCK, (number + 1) * BLOCK) {
                 taken += u64::from(self.cache.take_demoted(volume, number, frame));
             } else {

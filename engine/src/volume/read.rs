@@ -4,6 +4,7 @@ use crate::cache::{NONE, Source};
 use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
+use crate::nbd::ORDER_SHIFT;
 use crate::units::{BLOCK, PIECE, sectors_touched};
 use crate::volume::{Data, Effect, Kind, Request, STALL_TIMEOUT_NS, Timer, Todo, Volumes, Who};
 
@@ -271,7 +272,11 @@ impl Volumes {
                 if reading.is_some_and(|io| self.route.slot(io).parts.len() as u64 >= blocks_max) {
                     self.submit_if(reading.take());
                 }
-                let io = reading.unwrap_or_else(|| self.prepare_fill(volume, number));
+                let io = reading.unwrap_or_else(|| {
+                    let io = self.prepare_fill(volume, number);
+                    self.route.slot_mut(io).order = self.order_of(piece);
+                    io
+                });
                 self.add_to_fill(io, id, frame);
                 reading = Some(io);
             }
@@ -280,6 +285,13 @@ impl Volumes {
         }
         self.submit_if(reading);
         debug_assert!(frames.next().is_none());
+    }
+
+    /// The order of the read that a piece belongs to, if its client numbers its requests. Hints (CACHE) have none.
+    fn order_of(&self, piece: u32) -> Option<u64> {
+        let Request { conn, kind, cookie, .. } = self.requests[self.pieces[piece].request];
+        let is_numbered = kind == Kind::Read && self.clients[conn].session.numbers;
+        is_numbered.then_some(cookie >> ORDER_SHIFT)
     }
 
     fn submit_if(&mut self, io: Option<IoId>) {

@@ -84,6 +84,7 @@ pub const ALL: &[Experiment] = &[
     cluster::MIXED,
     cluster::LARGE,
     cluster::CLOCKS,
+    cluster::ORDER,
     cluster::REAL,
     allocation::PAPER,
     allocation::MODEL,

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use axum::{Extension, Json};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::routes::{Answer, Body, Failure, Joined, Named, name, to_the_end};
+use super::routes::{Answer, Asked, Body, Failure, Joined, Named, name, to_the_end};
 use crate::cluster::view::{ClusterPlanView, ClusterView, ScheduleView};
 use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{CreateVolume, Done, Problem};
@@ -33,6 +35,28 @@ pub async fn show_schedule(Extension(cluster): Joined) -> Answer<ScheduleView> {
         (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 pub async fn plan_in_cluster(Extension(cluster): Joined, Body(request): Body<CreateVolume>) -> Answer<ClusterPlanView> {
     Ok(Json(joined(cluster)?.plan(request).await?))
+}
+
+/// How a server is removed.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RemoveServer {
+    /// Even if it has parts of volumes, which are lost then.
+    #[serde(default)]
+    lost: bool,
+}
+
+/// Remove a server that does not run from the cluster. Refused if it has parts of volumes, unless these are lost.
+#[utoipa::path(delete, path = "/v1/cluster/members/{name}", params(("name" = String, Path), RemoveServer),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+pub async fn remove_server(
+    Extension(cluster): Joined,
+    Named(server): Named,
+    Asked(how): Asked<RemoveServer>,
+) -> Answer<Done> {
+    let (cluster, server) = (joined(cluster)?, name(&server)?);
+    to_the_end(async move { cluster.remove(&server, how.lost).await }).await
 }
 
 /// Give a server of the cluster no new volumes.

@@ -20,7 +20,7 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{
     AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, EvidenceView,
     FaultView, GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetAllocation,
-    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView,
+    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, Setting, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView,
     ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
@@ -66,6 +66,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(cluster::show_schedule))
         .routes(routes!(cluster::plan_in_cluster))
         .routes(routes!(cluster::drain_server, cluster::undrain_server))
+        .routes(routes!(cluster::remove_server))
         .routes(routes!(show_metrics))
         .routes(routes!(document))
         .routes(routes!(healthz))
@@ -148,7 +149,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 }
 
 /// Query parameters. Errors in them are reported in the form of all other errors.
-pub struct Asked<T>(T);
+pub struct Asked<T>(pub T);
 
 impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     type Rejection = Failure;
@@ -255,8 +256,20 @@ async fn show_volume(State(control): Server, Named(volume): Named) -> Answer<Vol
 /// Change a volume.
 #[utoipa::path(patch, path = "/v1/volumes/{name}", params(("name" = String, Path)), request_body = SetVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn set_volume(State(control): Server, Named(volume): Named, Body(request): Body<SetVolume>) -> Answer<Done> {
+async fn set_volume(
+    State(control): Server,
+    Extension(cluster): Joined,
+    Named(volume): Named,
+    Body(request): Body<SetVolume>,
+) -> Answer<Done> {
     let name = name(&volume)?;
+    if let (Some(cluster), Some(Setting::To(share))) = (cluster.filter(|cluster| cluster.has(&name)), &request.share) {
+        let share = share.clone();
+        if !(SetVolume { share: None, ..request }).changes_nothing() {
+            return Err(ClusterError::ShareAlone(name).into());
+        }
+        return to_the_end(async move { cluster.set_share(&name, share).await }).await;
+    }
     to_the_end(async move { control.set_volume(&name, request).await }).await
 }
 
@@ -287,8 +300,16 @@ async fn delete_volume(
 /// Make a volume larger.
 #[utoipa::path(post, path = "/v1/volumes/{name}/grow", params(("name" = String, Path)), request_body = GrowVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn grow_volume(State(control): Server, Named(volume): Named, Body(request): Body<GrowVolume>) -> Answer<Done> {
+async fn grow_volume(
+    State(control): Server,
+    Extension(cluster): Joined,
+    Named(volume): Named,
+    Body(request): Body<GrowVolume>,
+) -> Answer<Done> {
     let name = name(&volume)?;
+    if let Some(cluster) = cluster.filter(|cluster| cluster.has(&name)) {
+        return to_the_end(async move { cluster.grow(&name, request.size).await }).await;
+    }
     to_the_end_of_zeros(async move { control.grow_volume(&name, request).await }).await
 }
 

@@ -28,6 +28,10 @@ pub fn run(ClusterArgs { verb, reach }: ClusterArgs) -> ExitCode {
             let draw = |answer| Ok(print::schedule_svg(&read::<ScheduleView>(answer)?));
             Request { svg: svg.map(|path| Picture { path, draw }), ..Request::get("/v1/cluster/schedule", print) }
         }
+        ClusterVerb::Remove { name, lost, yes: _ } => {
+            let query = if lost { "?lost=true" } else { "" };
+            Request::new(Method::DELETE, format!("/v1/cluster/members/{name}{query}"), None)
+        }
         ClusterVerb::Drain { name, undo } => {
             let method = if undo { Method::DELETE } else { Method::PUT };
             Request::new(method, format!("/v1/cluster/draining/{name}"), None)

@@ -22,7 +22,7 @@ use crate::store::remote::STRIPE_UNIT_DEFAULT;
 use crate::store::spec::{Allocation, check_size};
 
 /// Between two attempts to begin a change while another one is being made.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// How long the answer waits, after the commit, until all servers serve their parts.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much longer than the change itself its outcome is waited for.
@@ -48,7 +48,7 @@ impl Cluster {
         is_known || self.control.is_part(name)
     }
 
-    fn joined(&self) -> Result<Etcd, ClusterError> {
+    pub(super) fn joined(&self) -> Result<Etcd, ClusterError> {
         let etcd = self.etcd()?;
         let cluster = || self.settings.cluster.clone();
         self.state().standing.clone().map_err(|why| ClusterError::NotJoined { cluster: cluster(), why })?;
@@ -139,6 +139,12 @@ impl Cluster {
     /// Deletes a volume on all its servers. With `force` even if clients are connected; and servers that do not run
     /// delete their part when they are back.
     pub async fn delete(&self, name: &Name, force: bool) -> Result<Done, ClusterError> {
+        if self.control.is_lost_part(name) {
+            return match force {
+                true => Ok(self.control.delete_volume(name, true).await?),
+                false => Err(ClusterError::LostPart(name.clone())),
+            };
+        }
         let until = Instant::now() + self.settings.change_timeout;
         loop {
             let etcd = self.joined()?;
@@ -160,7 +166,7 @@ impl Cluster {
             }
             let schedule = without(&image.schedule(), name);
             let schedule = Schedule { version: image.next_version(), ..schedule };
-            let named = volume.servers.iter().chain(schedule.slots.iter().flat_map(|slot| &slot.servers));
+            let named = volume.holders().chain(schedule.slots.iter().flat_map(|slot| &slot.servers));
             let (here, away): (BTreeSet<Name>, BTreeSet<Name>) =
                 named.cloned().partition(|server| image.alive.contains_key(server));
             if let Some(away) = away.first().filter(|_| !force) {
@@ -170,7 +176,7 @@ impl Cluster {
             let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await.map_err(down)?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "deleted").await?;
-            let later: Vec<Name> = volume.servers.iter().filter(|server| away.contains(*server)).cloned().collect();
+            let later: Vec<Name> = volume.holders().filter(|server| away.contains(*server)).cloned().collect();
             let message = match (&later[..], self.gone(name, volume, &later).await) {
                 ([], None) => format!("volume '{name}' is deleted on {}", on(&volume.servers)),
                 (_, None) => format!("volume '{name}' is deleted; {} will delete its part when it is back", on(&later)),
@@ -211,7 +217,7 @@ impl Cluster {
     }
 
     /// Removes a server that does not run and has no volumes, and says whether it was one.
-    async fn removed(&self, etcd: &Etcd, server: &Name) -> Result<bool, ClusterError> {
+    pub(super) async fn removed(&self, etcd: &Etcd, server: &Name) -> Result<bool, ClusterError> {
         let image = etcd.image().await.map_err(down)?;
         let is_known = image.members.contains_key(server);
         if !is_known || image.alive.contains_key(server) || image.volumes_of(server).next().is_some() {
@@ -253,7 +259,16 @@ impl Cluster {
         let Placed { servers, schedule } = placed;
         let retimed_ns = image.schedule().retimed_ns;
         let schedule = Schedule { version: image.next_version(), retimed_ns, ..schedule };
-        let volume = Volume { uuid: Uuid::new_v4(), size, member_size, stripe, share, servers, deleting: false };
+        let volume = Volume {
+            uuid: Uuid::new_v4(),
+            size,
+            member_size,
+            stripe,
+            share,
+            servers,
+            deleting: false,
+            lost: Vec::new(),
+        };
         Ok(Planned { volume, schedule })
     }
 
@@ -332,8 +347,17 @@ impl Cluster {
     }
 
     /// Waits until a change is committed or undone.
-    async fn completed(&self, change: &Change, proposed: i64, doing: &'static str) -> Result<(), ClusterError> {
-        let undone = |why: String| ClusterError::Undone { volume: change.volume.clone(), doing, why };
+    pub(super) async fn completed(
+        &self,
+        change: &Change,
+        proposed: i64,
+        doing: &'static str,
+    ) -> Result<(), ClusterError> {
+        let of = match &change.what {
+            What::Remove { server, .. } => format!("server '{server}'"),
+            _ => format!("volume '{}'", change.volume),
+        };
+        let undone = |why: String| ClusterError::Undone { of: of.clone(), doing, why };
         let until = Instant::now() + self.settings.change_timeout + GRACE;
         let mut images = self.image.subscribe();
         let mut missing = silent(change, &Default::default());
@@ -353,7 +377,7 @@ impl Cluster {
             }
             if timeout_at(until, images.changed()).await.is_err() {
                 let why = self.etcd().err().map_or("it takes too long".into(), |error| error.to_string());
-                return Err(ClusterError::Lost { volume: change.volume.clone(), doing, why });
+                return Err(ClusterError::Lost { of, doing, why });
             }
         }
     }
@@ -383,7 +407,7 @@ impl Cluster {
         let left = |image: &Image| {
             let is_there = image.volumes.get(name).is_some_and(|known| known.uuid == volume.uuid);
             let has_part = |server: &&Name| !image.gone.contains(&(volume.uuid, (*server).clone()));
-            let servers = volume.servers.iter().filter(|server| is_there && !away.contains(server));
+            let servers = volume.holders().filter(|server| is_there && !away.contains(server));
             servers.filter(has_part).cloned().collect::<Vec<_>>()
         };
         loop {
@@ -398,11 +422,11 @@ impl Cluster {
     }
 }
 
-fn down(error: EtcdError) -> ClusterError {
+pub(super) fn down(error: EtcdError) -> ClusterError {
     ClusterError::Etcd(error.to_string())
 }
 
-fn other_change(image: &Image) -> Option<Name> {
+pub(super) fn other_change(image: &Image) -> Option<Name> {
     image.change.as_ref().map(|change| change.volume.clone())
 }
 
@@ -412,24 +436,26 @@ fn is_committed(change: &Change, image: &Image) -> bool {
         What::Delete { uuid, .. } => {
             image.volumes.get(&change.volume).is_none_or(|known| known.uuid != *uuid || known.deleting)
         }
-        What::Retime | What::Unknown(_) => image.schedule().version >= change.schedule.version,
+        What::Update { .. } | What::Retime | What::Remove { .. } | What::Unknown(_) => {
+            image.schedule().version >= change.schedule.version
+        }
     }
 }
 
 /// Servers in words.
-fn on(servers: &[Name]) -> String {
+pub(super) fn on(servers: &[Name]) -> String {
     let names: Vec<String> = servers.iter().map(|server| format!("'{server}'")).collect();
     format!("server{} {}", if names.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
 /// The servers that have not deleted their parts yet.
-fn waits_for(image: &Image, volume: &Volume) -> String {
-    let left = volume.servers.iter().filter(|server| !image.gone.contains(&(volume.uuid, (*server).clone())));
+pub(super) fn waits_for(image: &Image, volume: &Volume) -> String {
+    let left = volume.holders().filter(|server| !image.gone.contains(&(volume.uuid, (*server).clone())));
     left.map(|server| format!("'{server}'")).collect::<Vec<_>>().join(", ")
 }
 
 /// Bytes of each part: whole stripes, of which the last row may not be full.
-fn member_size(size: u64, servers: u64, stripe: u64) -> u64 {
+pub(super) fn member_size(size: u64, servers: u64, stripe: u64) -> u64 {
     if servers <= 1 { size } else { size.div_ceil(stripe * servers) * stripe }
 }
 

@@ -10,9 +10,11 @@
 
 use std::collections::BTreeMap;
 
+use engine::units::Share;
 use uuid::Uuid;
 
 use super::records::{Ack, Change, Image, What};
+use crate::control::PartFacts;
 use crate::quantity::Name;
 use crate::store::spec::Part;
 
@@ -39,6 +41,21 @@ pub fn silent(change: &Change, acks: &BTreeMap<Name, Ack>) -> Vec<Name> {
     change.servers.iter().filter(|server| !acks.contains_key(*server)).cloned().collect()
 }
 
+/// A part on this server's disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Here {
+    /// What it is a part of.
+    pub part: Part,
+    /// The share of its tenant.
+    pub share: Option<Share>,
+}
+
+impl From<PartFacts> for Here {
+    fn from(PartFacts { part, share, .. }: PartFacts) -> Here {
+        Here { part, share }
+    }
+}
+
 /// What this server has to do on its own disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
@@ -46,6 +63,8 @@ pub enum Task {
     Publish(Name),
     /// The volume was never committed: its part goes.
     Discard(Name),
+    /// The volume has another share or size than its part here: the part follows.
+    Update(Name),
     /// The volume is being deleted: its part goes.
     Delete(Name, Uuid),
     /// It has gone, which the others have to know.
@@ -62,24 +81,27 @@ impl Task {
 }
 
 /// The tasks of a server, in this order. `parts` are the parts of volumes on its disk.
-pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Part>) -> Vec<Task> {
+pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Here>) -> Vec<Task> {
     let mut tasks = Vec::new();
     let being_created = image.change.as_ref().and_then(|change| match &change.what {
         What::Create { volume, .. } => Some(volume.uuid),
-        What::Delete { .. } | What::Retime | What::Unknown(_) => None,
+        What::Delete { .. } | What::Update { .. } | What::Retime | What::Remove { .. } | What::Unknown(_) => None,
     });
-    for (name, part) in parts {
+    for (name, Here { part, share }) in parts {
         let known = image.volumes.get(name).filter(|volume| volume.uuid == part.volume);
         match known {
             Some(volume) if volume.deleting => tasks.push(Task::Delete(name.clone(), part.volume)),
             Some(_) if !part.committed => tasks.push(Task::Publish(name.clone())),
+            Some(volume) if *share != Some(volume.share.share) || part.size != volume.size => {
+                tasks.push(Task::Update(name.clone()));
+            }
             None if !part.committed && being_created != Some(part.volume) => tasks.push(Task::Discard(name.clone())),
             // A committed part that the cluster does not know is data: it stays, and is told of.
             Some(_) | None => {}
         }
     }
     for (name, volume) in image.volumes_of(me).filter(|(_, volume)| volume.deleting) {
-        let is_here = parts.get(name).is_some_and(|part| part.volume == volume.uuid);
+        let is_here = parts.get(name).is_some_and(|here| here.part.volume == volume.uuid);
         if !is_here && !image.gone.contains(&(volume.uuid, me.clone())) {
             tasks.push(Task::SayGone(volume.uuid));
         }
@@ -97,7 +119,7 @@ pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Part>) -> Vec<Task
 pub fn finished(image: &Image) -> Vec<(Name, Uuid)> {
     let deleting = image.volumes.iter().filter(|(_, volume)| volume.deleting);
     let all_gone = deleting
-        .filter(|(_, volume)| volume.servers.iter().all(|server| image.gone.contains(&(volume.uuid, server.clone()))));
+        .filter(|(_, volume)| volume.holders().all(|server| image.gone.contains(&(volume.uuid, server.clone()))));
     all_gone.map(|(name, volume)| (name.clone(), volume.uuid)).collect()
 }
 
@@ -120,12 +142,14 @@ mod tests {
             share: "1/3".parse().expect("a share"),
             servers: vec![name("s1"), name("s2")],
             deleting,
+            lost: Vec::new(),
         }
     }
 
-    fn part(uuid: u128, committed: bool) -> Part {
-        let Volume { uuid, size, stripe, servers, .. } = volume(uuid, false);
-        Part { cluster: name("lab"), volume: uuid, servers, size, stripe, committed }
+    fn part(uuid: u128, committed: bool) -> Here {
+        let Volume { uuid, size, stripe, servers, share, .. } = volume(uuid, false);
+        let part = Part { cluster: name("lab"), volume: uuid, servers, size, stripe, committed, lost: false };
+        Here { part, share: Some(share.share) }
     }
 
     fn creating(uuid: u128) -> Change {
@@ -163,7 +187,7 @@ mod tests {
     #[test]
     fn a_part_is_published_discarded_or_deleted_as_etcd_says() {
         let (me, mut image) = (name("s1"), Image::default());
-        let has = |part: Part| BTreeMap::from([(name("v"), part)]);
+        let has = |here: Here| BTreeMap::from([(name("v"), here)]);
         let uncommitted = has(part(1, false));
         assert_eq!(tasks(&me, &image, &uncommitted), [Task::Discard(name("v"))], "nobody creates it");
         image.change = Some(creating(1));
@@ -194,12 +218,32 @@ mod tests {
     }
 
     #[test]
+    fn a_part_follows_the_share_and_the_size_of_its_volume() {
+        let (me, mut image) = (name("s1"), Image::default());
+        let has = BTreeMap::from([(name("v"), part(1, true))]);
+        image.volumes.insert(name("v"), volume(1, false));
+        assert_eq!(tasks(&me, &image, &has), []);
+        let half = Volume { share: "1/2".parse().expect("a share"), ..volume(1, false) };
+        for other in [half, Volume { size: 2 << 20, ..volume(1, false) }] {
+            image.volumes.insert(name("v"), other);
+            assert_eq!(tasks(&me, &image, &has), [Task::Update(name("v"))]);
+        }
+        image.volumes.insert(name("v"), volume(2, false));
+        assert_eq!(tasks(&me, &image, &has), [], "another volume of this name");
+    }
+
+    #[test]
     fn a_name_is_free_when_all_parts_have_gone() {
         let mut image = Image::default();
         image.volumes.insert(name("v"), volume(1, true));
         assert_eq!(finished(&image), []);
         image.gone.insert((Uuid::from_u128(1), name("s1")));
         assert_eq!(finished(&image), []);
+        // A server that was removed has no part any more.
+        let mut broken = image.clone();
+        broken.volumes.insert(name("v"), Volume { lost: vec![name("s2")], ..volume(1, true) });
+        assert_eq!(finished(&broken), [(name("v"), Uuid::from_u128(1))]);
+        assert_eq!(tasks(&name("s2"), &broken, &BTreeMap::new()), [], "its successor has nothing to say");
         image.gone.insert((Uuid::from_u128(1), name("s2")));
         assert_eq!(finished(&image), [(name("v"), Uuid::from_u128(1))]);
     }

@@ -11,8 +11,8 @@ pub enum ClusterError {
     Off,
     #[error("etcd does not answer: {0}")]
     Etcd(String),
-    #[error("etcd stopped answering while volume '{volume}' was being {doing}: {why}")]
-    Lost { volume: Name, doing: &'static str, why: String },
+    #[error("etcd stopped answering while {of} was being {doing}: {why}")]
+    Lost { of: String, doing: &'static str, why: String },
     #[error("this server has not joined cluster '{cluster}': {why}")]
     NotJoined { cluster: Name, why: String },
     #[error("server '{0}' does not run, and each server of the schedule has to agree to a change")]
@@ -27,6 +27,16 @@ pub enum ClusterError {
     NoSchedule(Name),
     #[error("the cluster has no server '{0}'")]
     NoServer(Name),
+    #[error("server '{0}' runs, and only a server that does not is removed")]
+    Runs(Name),
+    #[error("server '{server}' has parts of volumes: {}", list(.volumes))]
+    HasParts { server: Name, volumes: Vec<Name> },
+    #[error("server '{server}' has parts of {parts} volumes, and at most {most} are given up at a time")]
+    ManyParts { server: Name, parts: usize, most: usize },
+    #[error("the share of volume '{0}' is changed on all its servers, and other settings on this one")]
+    ShareAlone(Name),
+    #[error("this server was removed from the cluster, and its part of volume '{0}' with it")]
+    LostPart(Name),
     #[error("server '{server}' cannot take a part of volume '{volume}': {why}")]
     Unsuitable { server: Name, volume: Name, why: String },
     #[error("volume '{volume}' needs {asked} servers, and {usable} can take a part{why}")]
@@ -35,12 +45,16 @@ pub enum ClusterError {
     Full { volume: Name, why: String, instead: Instead },
     #[error("{0}")]
     Invalid(String),
-    #[error("volume '{volume}' was not {doing}: {why}")]
-    Undone { volume: Name, doing: &'static str, why: String },
+    #[error("{of} was not {doing}: {why}")]
+    Undone { of: String, doing: &'static str, why: String },
     #[error("a stripe is a power of two from 4KiB to 16MiB, not {0}")]
     Stripe(Size),
     #[error(transparent)]
     Control(#[from] Error),
+}
+
+fn list(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn fits(Instead { share, servers, r_cluster }: &Instead) -> String {
@@ -66,7 +80,7 @@ impl ClusterError {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            ClusterError::Off | ClusterError::Invalid(_) | ClusterError::Stripe(_) => 400,
+            ClusterError::Off | ClusterError::Invalid(_) | ClusterError::Stripe(_) | ClusterError::ShareAlone(_) => 400,
             ClusterError::NoServer(_) | ClusterError::NoSchedule(_) => 404,
             ClusterError::Etcd(_) => 503,
             ClusterError::Lost { .. } => 504,
@@ -76,6 +90,10 @@ impl ClusterError {
             | ClusterError::Changing(_)
             | ClusterError::Exists(_)
             | ClusterError::Deleting(..)
+            | ClusterError::Runs(_)
+            | ClusterError::HasParts { .. }
+            | ClusterError::ManyParts { .. }
+            | ClusterError::LostPart(_)
             | ClusterError::Unsuitable { .. }
             | ClusterError::TooFew { .. }
             | ClusterError::Full { .. }
@@ -97,7 +115,7 @@ impl ClusterError {
             }
             ClusterError::Away(server) => format!(
                 "start it; a volume that is to be deleted without it: add --force (`aerogel cluster members` shows \
-                 what is on '{server}')"
+                 what is on '{server}'); if it is lost for good: `aerogel cluster remove {server} --lost --yes`"
             ),
             ClusterError::NoSchedule(_) => "`aerogel volume create NAME SIZE --servers N --share S` makes one".into(),
             ClusterError::Changing(_) => "wait for it, and try again".into(),
@@ -105,6 +123,20 @@ impl ClusterError {
             ClusterError::Deleting(..) => "start that server, or choose another name".into(),
             ClusterError::NoServer(_) | ClusterError::Unsuitable { .. } | ClusterError::TooFew { .. } => {
                 "`aerogel cluster status` shows all servers".into()
+            }
+            ClusterError::Runs(server) => format!(
+                "`aerogel cluster drain {server}` gives it no new volumes; stop it when its volumes are deleted"
+            ),
+            ClusterError::HasParts { server, .. } => format!(
+                "start it; if it is lost for good with its disk, `aerogel cluster remove {server} --lost --yes` gives \
+                 its parts up"
+            ),
+            ClusterError::ManyParts { server, .. } => {
+                format!("delete some of them with --force; `aerogel cluster members` lists the volumes of '{server}'")
+            }
+            ClusterError::ShareAlone(_) => "change --share alone, then the rest".into(),
+            ClusterError::LostPart(name) => {
+                format!("`aerogel volume delete {name} --yes --force` deletes the part; without parts it joins anew")
             }
             ClusterError::Control(error) => return error.hint(),
             ClusterError::NotJoined { .. }

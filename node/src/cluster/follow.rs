@@ -1,4 +1,8 @@
 //! The disk is told the last schedule and the clock, whether etcd answers or not.
+//!
+//! A disk that follows a schedule is told the next one before that begins, and changes to it then. A disk that follows
+//! none would follow the first one at once. So it is told a schedule when that begins, and has slices of its own until
+//! then: a server that was restarted between a change and its beginning does not know the schedule before.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -32,60 +36,78 @@ impl Cluster {
     pub(super) async fn follow(&self) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut begins = None;
         loop {
             let watched = Steps::watch();
             if let Err(error) = &watched {
                 warn!("steps of the clock are noticed within {INTERVAL:?} only: {error}");
             }
-            let until = tokio::time::Instant::now() + STEPS_PAUSE;
-            while watched.is_ok() || tokio::time::Instant::now() < until {
+            let retry = tokio::time::Instant::now() + STEPS_PAUSE;
+            while watched.is_ok() || tokio::time::Instant::now() < retry {
                 let step = async {
                     match &watched {
                         Ok(steps) => steps.next().await,
                         Err(_) => std::future::pending().await,
                     }
                 };
+                let beginning = async {
+                    match begins {
+                        Some(after) => tokio::time::sleep(after).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     _ = ticks.tick() => {}
+                    () = beginning => {}
                     step = step => match step {
                         Ok(()) => info!("the system's clock was set"),
                         Err(_) => break,
                     }
                 }
-                self.follow_now().await;
+                begins = self.follow_now().await;
             }
             tokio::time::sleep(INTERVAL).await;
         }
     }
 
-    /// Tells the disk what has changed.
-    pub(super) async fn follow_now(&self) {
+    /// Tells the disk what has changed. Returns the time until a schedule begins that it has to be told then.
+    pub(super) async fn follow_now(&self) -> Option<Duration> {
         let _turn = self.telling.lock().await;
         self.state().clock = clock::state(&self.settings);
-        let Ok(disk) = self.control.cluster_disk(self.settings.disk.as_ref()) else { return };
-        let Some(follower) = self.control.follower(&disk) else { return };
+        let disk = self.control.cluster_disk(self.settings.disk.as_ref()).ok()?;
+        let follower = self.control.follower(&disk)?;
         let kept = self.state().kept.clone().filter(|kept| kept.disk == follower.uuid);
         if kept.is_some() {
             self.control.set_scheduled(disk.clone());
         }
         let timetable = kept.and_then(|kept| self.timetable(&kept.schedule, &follower));
         let ahead_ns = ahead_ns();
-        let (tells_clock, tells_timetable) = {
+        let (tells_clock, tells_timetable, mut is_first) = {
             let mut state = self.state();
             if !state.following.thread.ptr_eq(&follower.thread) {
                 state.following = Following { thread: follower.thread.clone(), ..Following::default() };
             }
             let has_moved = |told: i64| told.abs_diff(ahead_ns) > TOLD_NS;
-            (state.following.ahead_ns.is_none_or(has_moved), state.following.timetable != timetable)
+            let Following { timetable: told, ahead_ns: told_ns, .. } = &state.following;
+            (told_ns.is_none_or(has_moved), *told != timetable, told.is_none())
         };
+        let until_it_begins = || until(timetable.as_ref()?.begins_ns, clock::now_ns());
         // The clock first: without it a timetable says nothing.
         let told = async {
             if tells_clock {
                 self.tell_clock(&disk, ahead_ns).await?;
             }
-            if tells_timetable { self.tell_timetable(&disk, timetable).await } else { Ok(()) }
+            if !tells_timetable {
+                return Ok(());
+            }
+            is_first |= self.end_same(&disk, timetable.as_ref()).await?;
+            match is_first && until_it_begins().is_some() {
+                true => Ok(()),
+                false => self.tell_timetable(&disk, timetable.clone()).await,
+            }
         };
         self.note(Doing::Following, told.await);
+        until_it_begins().filter(|_| is_first)
     }
 
     async fn tell_clock(&self, disk: &Name, ahead_ns: i64) -> Result<(), String> {
@@ -95,13 +117,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Another volume of the same schedule was opened or closed: disks take later versions only, so it follows none for
+    /// a moment. Whether that was so.
+    async fn end_same(&self, disk: &Name, timetable: Option<&Timetable>) -> Result<bool, String> {
+        let told = self.state().following.timetable.as_ref().map(|told| told.version);
+        let is_same = told.is_some() && told == timetable.map(|timetable| timetable.version);
+        if is_same {
+            self.tell_timetable(disk, None).await?;
+        }
+        Ok(is_same)
+    }
+
     async fn tell_timetable(&self, disk: &Name, timetable: Option<Timetable>) -> Result<(), String> {
         let wrong = |refusal| format!("disk '{disk}' cannot follow the schedule: {refusal}");
-        let version = |of: &Option<Timetable>| of.as_ref().map(|timetable| timetable.version);
-        // Another volume of the same schedule was opened or closed: disks take later versions only.
-        if version(&self.state().following.timetable) == version(&timetable) {
-            self.control.command_disk(disk, Command::SetTimetable(None)).await.map_err(wrong)?;
-        }
         let command = Command::SetTimetable(timetable.clone().map(Box::new));
         self.control.command_disk(disk, command).await.map_err(wrong)?;
         self.state().following.timetable = timetable;
@@ -130,6 +158,11 @@ impl Cluster {
     }
 }
 
+/// The time until a schedule begins, if it has not begun.
+fn until(begins_ns: u64, now_ns: u64) -> Option<Duration> {
+    begins_ns.checked_sub(now_ns).filter(|&ns| ns > 0).map(Duration::from_nanos)
+}
+
 /// The slots of a server, in order.
 fn part_of(me: &Name, schedule: &Schedule, follower: &Follower) -> Vec<Slot> {
     let here = schedule.slots.iter().filter(|slot| slot.servers.contains(me));
@@ -156,6 +189,12 @@ mod tests {
 
     fn name(text: &str) -> Name {
         text.parse().expect("a name")
+    }
+
+    #[test]
+    fn a_schedule_that_has_begun_is_not_waited_for() {
+        assert_eq!(until(1_500, 1_000), Some(Duration::from_nanos(500)));
+        assert_eq!([until(1_000, 1_000), until(999, 1_000)], [None; 2]);
     }
 
     #[test]

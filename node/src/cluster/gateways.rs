@@ -38,6 +38,10 @@ impl Cluster {
                 let epoch = etcd.next_epoch(uuid, above).await;
                 Ok(epoch.map_err(|error| ClusterError::Etcd(error.to_string()).to_string())?.to_string())
             }
+            Question::Kept => {
+                let kept = self.control.part_kept(name).await;
+                Ok(serde_json::to_string(&kept).expect("it can be written as JSON"))
+            }
             Question::Loss(loss_ns) => {
                 let permille = self.state().disk.as_ref().map_or(900, |(_, facts)| facts.insulation_permille);
                 // As for what the disk loses, a quarter of the permitted loss is a reserve.
@@ -57,6 +61,10 @@ impl Cluster {
         let image = self.image().ok_or("etcd has not answered since this server started")?;
         let volume = image.volumes.get(name).filter(|volume| !volume.deleting);
         let volume = volume.ok_or_else(|| format!("volume '{name}' is not one of the cluster"))?;
+        if !volume.lost.is_empty() {
+            let lost = volume.lost.iter().map(|server| format!("'{server}'")).collect::<Vec<_>>().join(", ");
+            return Err(format!("volume '{name}' is broken: its part was lost with server {lost}"));
+        }
         let address = |server: &Name| {
             let member = image.members.get(server).ok_or_else(|| format!("server '{server}' is unknown"))?;
             Ok(address_of(&member.advertise, name))

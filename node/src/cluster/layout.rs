@@ -5,6 +5,7 @@
 //!   layout                  where the volume is: a Layout, as JSON
 //!   claim=CLIENT/UUID       whether the server would admit this gateway to this volume; the last epoch that it knows
 //!   epoch=ABOVE             a new epoch of the volume, from etcd, above this one
+//!   kept                    what this server's part of the volume keeps of its share: a PartKept, as JSON
 //!   loss=NS                 what the volume loses of a slot, as the gateway measures it
 //!   release=CLIENT/EPOCH    the gateway uses nothing of the volume any more that it had up to this epoch
 //! ```
@@ -28,6 +29,8 @@ pub enum Question {
     Claim(String, Uuid),
     /// A new epoch, above this one.
     Epoch(u64),
+    /// What does the part keep of its share?
+    Kept,
     /// The volume loses so much of a slot, ns.
     Loss(u64),
     /// This client has left, with all sessions of epochs up to this one, as issued.
@@ -43,6 +46,7 @@ impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Question::Layout => f.write_str("layout"),
+            Question::Kept => f.write_str("kept"),
             Question::Claim(client, volume) => write!(f, "claim={client}/{volume}"),
             Question::Epoch(above) => write!(f, "epoch={above}"),
             Question::Loss(loss_ns) => write!(f, "loss={loss_ns}"),
@@ -58,6 +62,7 @@ impl FromStr for Question {
         let wrong = || NotQuestion(text.chars().filter(|letter| !letter.is_control()).take(64).collect());
         match text.split_once('=') {
             None if text == "layout" => Ok(Question::Layout),
+            None if text == "kept" => Ok(Question::Kept),
             Some(("claim", of)) => {
                 let (client, volume) = of.split_once('/').ok_or_else(wrong)?;
                 Ok(Question::Claim(client.into(), volume.parse().map_err(|_| wrong())?))
@@ -107,6 +112,16 @@ pub struct SlotOf {
     pub r_cluster: f64,
 }
 
+/// What a part keeps of its share, where that is known: against a disk of its own with the cache that it has, and with
+/// the whole cache.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PartKept {
+    /// DISK in `aerogel top`.
+    pub own_cache: Option<f64>,
+    /// KEEPS.
+    pub whole_cache: Option<f64>,
+}
+
 /// The address of a volume at a server that is reached at this one.
 pub fn address_of(advertised: &str, name: &Name) -> String {
     let (place, query) = advertised.split_at(advertised.find('?').unwrap_or(advertised.len()));
@@ -121,10 +136,11 @@ mod tests {
     #[test]
     fn questions_come_back() {
         let questions = [Question::Claim("g".into(), Uuid::from_u128(7)), Question::Release("g.v".into(), 3)];
-        for question in questions.into_iter().chain([Question::Layout, Question::Epoch(7), Question::Loss(1 << 40)]) {
+        let more = [Question::Layout, Question::Kept, Question::Epoch(7), Question::Loss(1 << 40)];
+        for question in questions.into_iter().chain(more) {
             assert_eq!(question.to_string().parse(), Ok(question));
         }
-        for wrong in ["", "layout=", "epoch=x", "epoch=-1", "future", "claim"] {
+        for wrong in ["", "layout=", "kept=1", "epoch=x", "epoch=-1", "future", "claim"] {
             assert!(wrong.parse::<Question>().is_err(), "{wrong}");
         }
         assert_eq!("\u{7}x".parse::<Question>(), Err(NotQuestion("x".into())));

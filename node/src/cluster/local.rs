@@ -23,7 +23,7 @@ impl Cluster {
             return;
         }
         let parts = self.control.parts(disk);
-        let parts = parts.map(|parts| parts.into_iter().map(|(name, facts)| (name, facts.part)).collect());
+        let parts = parts.map(|parts| parts.into_iter().map(|(name, facts)| (name, facts.into())).collect());
         let tasks = match parts {
             Ok(parts) => tasks(&self.settings.name, image, &parts),
             // Any volume may be a part, so nothing is done; a change gets its answer.
@@ -75,6 +75,14 @@ impl Cluster {
                 warn!(volume = %name, "its creation was undone: this part is removed");
                 Ok(())
             }
+            Task::Update(name) => {
+                let Some(volume) = image.volumes.get(name) else { return Ok(()) };
+                let (share, sizes) = (volume.share.clone(), (volume.member_size, volume.size));
+                self.control.update_part(name, share, sizes).await.map_err(|error| of("changed", name, error))?;
+                info!(volume = %name, share = %volume.share, size = volume.size, "the part is as the volume is now");
+                failpoint("updated");
+                Ok(())
+            }
             Task::Delete(name, uuid) => {
                 self.control.delete_part(name).await.map_err(|error| of("deleted", name, error))?;
                 failpoint("deleted");
@@ -119,6 +127,7 @@ impl Cluster {
                     size: volume.size,
                     stripe: volume.stripe,
                     committed: false,
+                    lost: false,
                 };
                 let size = Some(Size(volume.member_size));
                 // The shares have a place in the schedule.
@@ -127,20 +136,28 @@ impl Cluster {
                 failpoint("created");
             }
             What::Delete { force: false, .. } if self.control.has_volume(&change.volume) => {
-                let connections = self.control.connections_to(&change.volume).await;
-                match connections.map_err(|error| error.to_string())? {
-                    0 => {}
-                    count => return Err(format!("its part has {count} connections of clients")),
-                }
+                self.check_unused(&change.volume).await?;
             }
             What::Unknown(_) => return Err("its release is too old for this change: install a later one".into()),
-            What::Create { .. } | What::Delete { .. } | What::Retime => {}
+            What::Update { volume } if parts.get(&change.volume).is_some_and(|here| here.part.size < volume.size) => {
+                // A client that has it open, a gateway above all, relies on its size.
+                self.check_unused(&change.volume).await?;
+            }
+            What::Update { .. } | What::Create { .. } | What::Delete { .. } | What::Retime | What::Remove { .. } => {}
         }
         self.check_timetable(&change.schedule)
     }
 }
 
 impl Cluster {
+    /// Refuses what no client may see, while some are connected.
+    async fn check_unused(&self, name: &Name) -> Result<(), String> {
+        match self.control.connections_to(name).await.map_err(|error| error.to_string())? {
+            0 => Ok(()),
+            count => Err(format!("its part has {count} connections of clients")),
+        }
+    }
+
     /// Refuses a schedule without a volume that has data here: etcd may have been restored from a backup.
     fn check_parts(&self, change: &Change, parts: &BTreeMap<Name, PartFacts>) -> Result<(), String> {
         let has_slot = |name: &Name| change.schedule.slots.iter().any(|slot| slot.volume == *name);

@@ -29,9 +29,11 @@ mod local;
 mod needs;
 mod place;
 mod records;
+mod remove;
 mod retime;
 mod session;
 mod show;
+mod update;
 pub mod view;
 
 use std::collections::BTreeMap;

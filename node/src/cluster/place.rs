@@ -88,6 +88,8 @@ pub struct Known {
     alive: BTreeMap<Name, Alive>,
     /// The present round, if there is a schedule.
     round_ns: Option<Nanos>,
+    /// Where the volume has its slot that is to be placed, as a part of the round, if it has one.
+    start: Option<f64>,
 }
 
 /// The shortest slice of which a context switch takes at most 1 - R.
@@ -136,10 +138,10 @@ impl Known {
         let starts: BTreeMap<Name, f64> = slots.map(start).collect();
         let lasting = image.volumes.iter().filter(|(_, volume)| !volume.deleting);
         let tenant = |(name, volume): (&Name, &Volume)| {
-            let pinned = volume.servers.iter().filter_map(at).collect();
+            let pinned = volume.holders().filter_map(at).collect();
             let share = file::fraction(&volume.share.to_string())?;
             let start = starts.get(name).copied();
-            Ok((name.clone(), Tenant { servers: volume.servers.len(), share, pinned: Some(pinned), start }))
+            Ok((name.clone(), Tenant { servers: volume.holders().count(), share, pinned: Some(pinned), start }))
         };
         let tenants = lasting.map(tenant).collect::<Result<Vec<_>, FractionError>>()?;
         Ok(Known {
@@ -147,7 +149,15 @@ impl Known {
             tenants,
             alive: image.alive.clone(),
             round_ns: image.schedule.as_ref().filter(|(it, _)| !it.slots.is_empty()).map(|(it, _)| it.round_ns),
+            start: None,
         })
+    }
+
+    /// The same without a volume, which is to be placed anew.
+    pub fn leaving(mut self, volume: &Name) -> Known {
+        let at = self.tenants.iter().position(|(name, _)| name == volume);
+        self.start = at.and_then(|at| self.tenants.remove(at).1.start);
+        self
     }
 
     /// The sum of the shares of a server.
@@ -166,7 +176,8 @@ impl Known {
         limit: Duration,
     ) -> Result<(pack::Schedule, usize), Refused> {
         let pinned = on.iter().filter_map(|server| self.names.iter().position(|name| name == server)).collect();
-        let new = (volume.clone(), Tenant { servers: on.len(), share, pinned: Some(pinned), start: None });
+        let new = Tenant { servers: on.len(), share, pinned: Some(pinned), start: self.start };
+        let new = (volume.clone(), new);
         let tenants: Vec<Tenant> = self.tenants.iter().chain([&new]).map(|(_, tenant)| tenant.clone()).collect();
         let began = Instant::now();
         let wanted = Wanted { least, enough: 1.0, seed: 1 };
@@ -354,8 +365,16 @@ mod tests {
             let servers: Vec<Name> = on.iter().map(|on| name(on)).collect();
             let share = share.parse().expect("a share");
             let (uuid, size) = (Uuid::from_u128(99), 1 << 30);
-            let volume_record =
-                Volume { uuid, size, member_size: size, stripe: 65536, share, servers, deleting: false };
+            let volume_record = Volume {
+                uuid,
+                size,
+                member_size: size,
+                stripe: 65536,
+                share,
+                servers,
+                deleting: false,
+                lost: Vec::new(),
+            };
             image.volumes.insert(name(volume), volume_record);
         }
         image

@@ -11,6 +11,7 @@
 //!   acks/ID/SERVER     under its lease: what the servers say of it                Ack
 //!   outcome/ID         under its lease: why it was undone                         Ack
 //!   gone/UUID/SERVER   this server has deleted its part of a volume
+//!   removed/UUID       the disk of a server that was removed although it had parts; the name it had
 //!   epochs/UUID        the last epoch that was given to a gateway of a volume
 //! ```
 
@@ -91,12 +92,20 @@ pub struct Volume {
     /// Whether it is being deleted; it was decided, and is not undone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
+    /// Servers that were removed with their parts: without redundancy of its own, it is broken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Name>,
 }
 
 impl Volume {
     /// Whether it is on several servers.
     pub fn is_striped(&self) -> bool {
         self.servers.len() > 1
+    }
+
+    /// The servers that have its parts, apart from those that were removed. Another server may have such a name by now.
+    pub fn holders(&self) -> impl Iterator<Item = &Name> {
+        self.servers.iter().filter(|server| !self.lost.contains(server))
     }
 }
 
@@ -167,7 +176,7 @@ pub struct Change {
     pub id: Uuid,
     /// Its lease: when that ends, the change is undone.
     pub lease: i64,
-    /// The name of the volume; if the round changes, of the one that it changes for.
+    /// The name of the volume; if the round changes, of the one that it changes for; of a server that is removed.
     pub volume: Name,
     /// What is to be done.
     pub what: What,
@@ -195,8 +204,20 @@ pub enum What {
         /// Even if clients are connected.
         force: bool,
     },
+    /// A volume gets another share, or becomes larger.
+    Update {
+        /// As it will be.
+        volume: Volume,
+    },
     /// The round becomes longer or shorter, with the same slots.
     Retime,
+    /// A server that is lost for good is removed, with its parts of volumes.
+    Remove {
+        /// Its name.
+        server: Name,
+        /// The UUID of its disk.
+        uuid: Uuid,
+    },
     /// What this release cannot read: it was proposed by a later one. A server refuses it if it is asked, and leaves it
     /// to the others otherwise.
     #[serde(untagged)]
@@ -235,6 +256,8 @@ pub struct Image {
     pub outcomes: BTreeMap<Uuid, Ack>,
     /// Parts of volumes that were deleted.
     pub gone: BTreeSet<(Uuid, Name)>,
+    /// Disks of servers that were removed, and their names.
+    pub removed: BTreeMap<Uuid, Name>,
     /// The last epochs that were given to gateways, by volume.
     pub epochs: BTreeMap<Uuid, u64>,
     /// The revision at which each key was written.
@@ -287,6 +310,7 @@ impl Image {
             }
             ["outcome", id] => drop(self.outcomes.insert(uuid(id)?, read(key, value)?)),
             ["gone", id, of] => drop(self.gone.insert((uuid(id)?, name(of)?))),
+            ["removed", of] => drop(self.removed.insert(uuid(of)?, read(key, value)?)),
             ["epochs", of] => drop(self.epochs.insert(uuid(of)?, read(key, value)?)),
             _ => return Err(wrong("this release does not know it: was it written by a later one?".into())),
         }
@@ -313,7 +337,7 @@ impl Image {
 
     /// Volumes with a part on a server.
     pub fn volumes_of(&self, server: &Name) -> impl Iterator<Item = (&Name, &Volume)> {
-        self.volumes.iter().filter(move |(_, volume)| volume.servers.contains(server))
+        self.volumes.iter().filter(move |(_, volume)| volume.holders().any(|holder| holder == server))
     }
 }
 

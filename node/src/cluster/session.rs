@@ -14,7 +14,7 @@ use super::failpoint::failpoint;
 use super::kept::Kept;
 use super::records::{Ack, Alive, Change, ClockState, Image, Member, Schedule, Volume, What};
 use super::retime::Retiming;
-use super::{Cluster, Doing, clock};
+use super::{Cluster, Doing, clock, remove};
 use crate::control::DiskFacts;
 use crate::quantity::Name;
 
@@ -86,7 +86,7 @@ impl Cluster {
     ) -> Result<(), EtcdError> {
         let facts = self.disk_facts().await;
         let standing = match &facts {
-            Ok((_, facts)) => self.join(etcd, image, facts).await?,
+            Ok((disk, facts)) => self.join(etcd, image, (disk, facts)).await?,
             Err(why) => Err(why.clone()),
         };
         let is_news = self.state().standing != standing;
@@ -128,11 +128,21 @@ impl Cluster {
         Ok((disk, facts))
     }
 
-    /// Enters this server into the list of members, unless another one has its name.
-    async fn join(&self, etcd: &Etcd, image: &Image, facts: &DiskFacts) -> Result<Result<(), String>, EtcdError> {
+    /// Enters this server into the list of members, unless another one has its name, or it was removed.
+    async fn join(
+        &self,
+        etcd: &Etcd,
+        image: &Image,
+        (disk, facts): (&Name, &DiskFacts),
+    ) -> Result<Result<(), String>, EtcdError> {
         let name = &self.settings.name;
         let this = Member { uuid: facts.uuid, advertise: self.settings.advertise.clone() };
         let known = image.members.get(name);
+        if let Some(was) = image.removed.get(&this.uuid)
+            && let Err(why) = self.give_up_parts(disk, was).await
+        {
+            return Ok(Err(why));
+        }
         if known == Some(&this) {
             return Ok(Ok(()));
         }
@@ -143,7 +153,7 @@ impl Cluster {
             if !has_left {
                 return Ok(Err(format!(
                     "the name '{name}' belongs to another server, with disk {} at {}: give this one another --name, \
-                     or drain that one, delete its volumes and stop it",
+                     or drain that one, delete its volumes and stop it, or remove it if it is lost",
                     other.uuid, other.advertise
                 )));
             }
@@ -158,7 +168,7 @@ impl Cluster {
         let key = format!("members/{name}");
         // Somebody else may have been faster, which the next look shows.
         let when = etcd.unchanged(image, &key);
-        let mut then = vec![etcd.put(&key, &this, None)];
+        let mut then = vec![etcd.put(&key, &this, None), etcd.remove(&format!("removed/{}", this.uuid))];
         if known.is_some_and(|known| known.uuid != this.uuid) {
             then.push(etcd.remove(&format!("draining/{name}")));
         }
@@ -182,7 +192,7 @@ impl Cluster {
         if written.is_ok() {
             info!(version = schedule.version, slots = schedule.slots.len(), "a new schedule");
             self.state().kept = Some(kept);
-            self.follow_now().await;
+            let _ = self.follow_now().await;
         }
         self.note(Doing::Keeping, written);
     }
@@ -243,7 +253,8 @@ impl Cluster {
     /// time: etcd lets one of them.
     async fn decide(&self, etcd: &Etcd, image: &Image) -> Result<(), EtcdError> {
         let Some(change) = &image.change else { return Ok(()) };
-        let Some(decision) = decide(change, &image.acks) else { return Ok(()) };
+        let returned = remove::returned(change, image).map(Decision::Undo);
+        let Some(decision) = returned.or_else(|| decide(change, &image.acks)) else { return Ok(()) };
         let end = [etcd.remove("change"), etcd.remove_below(&format!("acks/{}/", change.id))];
         let still = etcd.unchanged(image, "change");
         match decision {
@@ -252,7 +263,7 @@ impl Cluster {
                     etcd.put(&format!("outcome/{}", change.id), &Ack { error: Some(why.clone()) }, Some(change.lease));
                 let then = end.into_iter().chain([outcome]).collect();
                 if etcd.transact(vec![still], then).await?.is_some() {
-                    warn!(volume = %change.volume, "a change of the cluster is undone: {why}");
+                    warn!(of = %change.volume, "a change of the cluster is undone: {why}");
                 }
             }
             Decision::Commit => {
@@ -261,18 +272,27 @@ impl Cluster {
                 let volume = match (&change.what, before) {
                     (What::Create { volume, .. }, None) => Some(volume.clone()),
                     (What::Delete { .. }, Some(before)) => Some(Volume { deleting: true, ..before.clone() }),
-                    (What::Retime, _) => None,
+                    (What::Update { volume }, Some(before)) if before.uuid == volume.uuid => Some(volume.clone()),
+                    (What::Retime | What::Remove { .. }, _) => None,
                     // A proposal holds only as long as this cannot be.
-                    (What::Create { .. }, Some(_)) | (What::Delete { .. }, None) => return Ok(()),
+                    (What::Create { .. }, Some(_)) | (What::Delete { .. }, None) | (What::Update { .. }, _) => {
+                        return Ok(());
+                    }
                     // Those who know what it is commit it.
                     (What::Unknown(_), _) => return Ok(()),
                 };
                 let schedule = announced(change, &image.schedule());
                 let volume = volume.map(|volume| etcd.put(&key, &volume, None));
-                let then = [etcd.put("schedule", &schedule, None)].into_iter().chain(volume).chain(end).collect();
-                let when = vec![still, etcd.unchanged(image, &key), etcd.unchanged(image, "schedule")];
+                let (also_when, also_then) = match &change.what {
+                    What::Remove { server, uuid } => remove::transaction(etcd, image, server, *uuid),
+                    _ => Default::default(),
+                };
+                let then = [etcd.put("schedule", &schedule, None)].into_iter().chain(volume).chain(end);
+                let then = then.chain(also_then).collect();
+                let when = [still, etcd.unchanged(image, &key), etcd.unchanged(image, "schedule")];
+                let when = when.into_iter().chain(also_when).collect();
                 if etcd.transact(when, then).await?.is_some() {
-                    info!(volume = %change.volume, version = schedule.version, "a change of the cluster is committed");
+                    info!(of = %change.volume, version = schedule.version, "a change of the cluster is committed");
                     failpoint("committed");
                 }
             }

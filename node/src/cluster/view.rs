@@ -128,6 +128,8 @@ pub struct ClusterVolumeView {
     pub servers: Vec<String>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Servers that were removed with their parts: if there are any, it is broken.
+    pub lost: Vec<String>,
 }
 
 /// A schedule.
@@ -241,6 +243,7 @@ impl ClusterVolumeView {
             share: volume.share.to_string(),
             servers: texts(&volume.servers),
             deleting: volume.deleting,
+            lost: texts(&volume.lost),
         }
     }
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use engine::control::{Command, Refusal};
 use engine::disk::policy::Settings;
 use engine::ids::TenantId;
-use engine::units::Nanos;
+use engine::units::{Nanos, Share};
 use uuid::Uuid;
 
 use super::error::PartError;
 use super::show::SNAPSHOT_TIMEOUT;
-use super::view::CreateVolume;
-use super::volumes::{Role, which_disk};
+use super::view::{CreateVolume, GrowVolume, SetVolume, Setting};
+use super::volumes::{Role, refused, which_disk};
 use super::{Control, Error, Kind, Running, blocking, refusal, with_files};
+use crate::access::Access;
 use crate::disk_thread::DiskHandle;
-use crate::quantity::Name;
+use crate::quantity::{Name, ShareText, Size};
 use crate::store::spec::Part;
 use crate::store::{TenantSpec, file};
 
@@ -27,7 +28,7 @@ const SPACE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub(super) struct Scheduled {
     disk: Option<Name>,
-    /// Parts that are being created: their shares have a place.
+    /// Parts that are being created or changed: their shares have a place.
     creating: BTreeSet<Name>,
 }
 
@@ -66,6 +67,8 @@ pub struct PartFacts {
     pub part: Part,
     /// Whether clients can open it, or could if it were committed.
     pub is_served: bool,
+    /// The share of its tenant.
+    pub share: Option<Share>,
 }
 
 impl Control {
@@ -151,6 +154,13 @@ impl Control {
         state.find(name).is_ok_and(|(_, volume)| volume.spec.as_ref().is_some_and(|spec| spec.cluster.is_some()))
     }
 
+    /// Whether a volume is a part that was given up.
+    pub fn is_lost_part(&self, name: &Name) -> bool {
+        let state = self.state();
+        let part = |volume: &super::Volume| volume.spec.as_ref().and_then(|spec| Some(spec.cluster.as_ref()?.lost));
+        state.find(name).is_ok_and(|(_, volume)| part(volume) == Some(true))
+    }
+
     fn scheduled(&self) -> std::sync::MutexGuard<'_, Scheduled> {
         self.scheduled.lock().expect("nobody panics while holding it")
     }
@@ -187,7 +197,8 @@ impl Control {
                 return Err(format!("the specification of volume '{name}' on disk '{disk}' cannot be read"));
             };
             if let Some(part) = &spec.cluster {
-                parts.insert(name.clone(), PartFacts { part: part.clone(), is_served: volume.id().is_some() });
+                let share = running.allotment(name).share.map(|share| share.share);
+                parts.insert(name.clone(), PartFacts { part: part.clone(), is_served: volume.id().is_some(), share });
             }
         }
         Ok(parts)
@@ -212,6 +223,28 @@ impl Control {
 
     /// The volume of a part is complete: clients can open it from now on.
     pub async fn commit_part(&self, name: &Name) -> Result<(), Error> {
+        self.change_part(name, |part| part.committed = true).await
+    }
+
+    /// The cluster has given a part up: no client can open it from now on, and those that have it open are
+    /// disconnected.
+    pub async fn give_up_part(&self, name: &Name) -> Result<(), Error> {
+        self.change_part(name, |part| part.lost = true).await?;
+        let restricted = {
+            let state = self.state();
+            let (disk, volume) = state.find(name)?;
+            let nobody = Access::try_from(vec!["nobody".to_owned()]).expect("a rule");
+            let thread = &state.disk(&disk)?.thread;
+            volume.id().map(|id| thread.restrict(id, nobody, true))
+        };
+        match restricted {
+            Some(restricted) => refusal(restricted.await).map_err(|refusal| refused(name, refusal)),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes what a volume is a part of, durably.
+    async fn change_part(&self, name: &Name, change: impl FnOnce(&mut Part)) -> Result<(), Error> {
         let (_turn, disk) = self.change_volume(name).await?;
         let (store, before) = {
             let state = self.state();
@@ -220,14 +253,38 @@ impl Control {
             (state.disk(&disk)?.store.clone(), spec)
         };
         let mut after = before.clone();
-        match &mut after.cluster {
-            Some(part) if !part.committed => part.committed = true,
-            _ => return Ok(()),
+        if let Some(part) = &mut after.cluster {
+            change(part);
+        }
+        if after == before {
+            return Ok(());
         }
         let written = after.clone();
         with_files(&store, name, move |files| files.change(&before, &written)).await??;
         self.set_spec(&disk, name, &after);
         Ok(())
+    }
+
+    /// A part gets the share of its volume, and its size: here, and of the whole.
+    pub async fn update_part(&self, name: &Name, share: ShareText, sizes: (u64, u64)) -> Result<(), Error> {
+        let (here, whole) = sizes;
+        let (has_share, has_size) = {
+            let state = self.state();
+            let (disk, volume) = state.find(name)?;
+            let spec = volume.spec.as_ref().ok_or(Error::NoSpec)?;
+            (state.disk(&disk)?.allotment(name).share, spec.size)
+        };
+        if has_share.map(|has| has.share) != Some(share.share) {
+            self.scheduled().creating.insert(name.clone());
+            let request = SetVolume { share: Some(Setting::To(share)), overcommit: true, ..SetVolume::default() };
+            let changed = self.set_volume(name, request).await;
+            self.scheduled().creating.remove(name);
+            changed?;
+        }
+        if has_size < here {
+            self.grow(name, GrowVolume { size: Some(Size(here)) }).await?;
+        }
+        self.change_part(name, |part| part.size = whole).await
     }
 
     /// Deletes a part and disconnects its clients: the cluster has decided so.

@@ -364,7 +364,10 @@ impl Control {
     ) -> Vec<(Name, f64)> {
         let (all, now) = (self.series(), Sample::new(running, snapshot));
         let Some(series) = all.get(disk) else { return Vec::new() };
-        let ratio = |name: &Name| Some((name.clone(), series.ratio(&now, name, against)?.ratio));
+        let ratio = |name: &Name| {
+            let ratio = series.ratio(&now, name, against).or_else(|| self.told_ratio(name, against))?.ratio;
+            Some((name.clone(), ratio))
+        };
         running.tenants.keys().filter_map(ratio).collect()
     }
 
@@ -385,8 +388,10 @@ impl Control {
         let all = self.series();
         let (series, now, shares) = (all.get(disk), now.as_ref(), Shares::of(running));
         let keep = f64::from(chosen.settings.insulation_permille) / 1000.0;
-        let insulation =
-            |name: &Name, against| series.zip(now).and_then(|(series, now)| series.ratio(now, name, against));
+        let insulation = |name: &Name, against| {
+            let measured = series.zip(now).and_then(|(series, now)| series.ratio(now, name, against));
+            measured.or_else(|| self.told_ratio(name, against))
+        };
         let view = |(name, tenant): (&Name, &super::Tenant)| TenantView {
             name: name.to_string(),
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),

@@ -17,6 +17,7 @@ mod error;
 mod faults;
 mod guarantees;
 mod history;
+pub mod kept;
 pub mod live;
 mod losses;
 mod offload;
@@ -119,6 +120,8 @@ pub struct Control {
     waiting: tokio::sync::Notify,
     /// Samples of the disks' counters.
     series: live::AllSeries,
+    /// What volumes of a gateway keep, as it was told.
+    kept: kept::AllKept,
     /// The latest decisions on tenants.
     decisions: Mutex<decisions::Decisions>,
     /// Missed guarantees that were told.
@@ -298,6 +301,7 @@ impl Control {
             unflushed,
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
+            kept: kept::AllKept::default(),
             decisions: Mutex::default(),
             misses: Mutex::default(),
             histories: Mutex::default(),

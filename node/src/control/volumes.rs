@@ -318,6 +318,11 @@ impl Control {
     /// Grows a volume: the file first, then the specification, then the size that clients see at their next open.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
         self.refuse_part(name, "growing")?;
+        self.grow(name, request).await
+    }
+
+    /// The same; of a part, as the cluster has decided.
+    pub(super) async fn grow(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
         let on = self.changeable(name)?.disk;
         self.yield_probe(&on).await;
         let (turn, disk) = self.change_volume(name).await?;

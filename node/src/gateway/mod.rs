@@ -13,6 +13,7 @@
 //! volume as soon as that one has to open a session again.
 
 mod config;
+mod unknown;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,8 +29,10 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 pub use self::config::{Options, Settings};
+use self::unknown::Unknown;
 use crate::cluster::ahead_ns;
-use crate::cluster::layout::{Layout, Question, SlotOf};
+use crate::cluster::layout::{Layout, PartKept, Question, SlotOf};
+use crate::control::kept::Kept;
 use crate::control::view::CreateVolume;
 use crate::control::{Control, Error};
 use crate::quantity::{Name, Size};
@@ -39,6 +42,8 @@ use crate::upstream::{DialError, Target, ask};
 
 /// How long a server has to answer a question: a handshake of a client waits for several.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Names that servers are asked about at the same time.
+const LOOKUPS: usize = 8;
 /// How often the servers are told what a volume loses of its slots: they forget it after 30 s.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Tenants matter to servers only.
@@ -53,6 +58,8 @@ pub enum GatewayError {
     NoServer(String),
     #[error("no server of the cluster has it")]
     Unknown,
+    #[error("clients ask for more than {} names a second that no server knows: try again", unknown::MOST)]
+    ManyUnknown,
     #[error(transparent)]
     Refused(#[from] DialError),
     #[error("{0} is no server of a cluster")]
@@ -76,6 +83,9 @@ pub struct Gateway {
     turns: Mutex<BTreeMap<Name, Weak<tokio::sync::Mutex<()>>>>,
     /// The volumes that it has opened.
     open: Mutex<BTreeMap<Name, Opened>>,
+    /// Names that no server knows.
+    unknown: Mutex<Unknown>,
+    lookups: tokio::sync::Semaphore,
 }
 
 /// A volume that is open.
@@ -107,7 +117,8 @@ impl Gateway {
         for name in control.volumes_of_gateway() {
             control.delete_volume(&name, true).await?;
         }
-        Ok(Arc::new(Gateway { control, settings, turns: Mutex::default(), open: Mutex::default() }))
+        let (turns, open, unknown) = Default::default();
+        Ok(Arc::new(Gateway { control, settings, turns, open, unknown, lookups: tokio::sync::Semaphore::new(LOOKUPS) }))
     }
 
     /// Closes volumes that no client has used for a while, until the process ends.
@@ -162,7 +173,7 @@ impl Gateway {
             // Another gateway had it meanwhile. Nobody here uses it any more: it begins anew.
             Some(true) => self.close(name, true).await?,
         }
-        let layout = self.layout(name).await?;
+        let layout = self.find(name).await?;
         let members = layout.members.iter().map(|member| self.target(member)).collect::<Result<Vec<_>, _>>()?;
         let client = self.control.gateway_client(name)?;
         let claims = members.iter().map(|member| self.number(member, Question::Claim(client.clone(), layout.uuid)));
@@ -216,18 +227,37 @@ impl Gateway {
     }
 
     /// Follows the slots of a volume, and tells its servers what it loses of them: the round may have to be longer.
+    /// Notes what the volume keeps of its share.
     async fn measure(&self, name: &Name) {
-        let Some(opened) = self.opened().get(name).cloned().filter(|opened| opened.members.len() > 1) else { return };
-        let Ok(layout) = self.layout(name).await else { return };
-        let Some(slot) = layout.slot else { return };
+        let Some(opened) = self.opened().get(name).cloned() else { return };
+        let kept = match opened.members.len() {
+            1 => self.parts_kept(&opened).await.and_then(|parts| Kept::single(parts[0])),
+            _ => self.measure_slots(name, &opened).await,
+        };
+        self.control.set_kept(name, kept);
+    }
+
+    async fn measure_slots(&self, name: &Name, opened: &Opened) -> Option<Kept> {
+        let slot = self.layout(name).await.ok()?.slot?;
         self.control.set_slot(name, local(&slot, ahead_ns()), slot_of(&slot)).await;
-        let Some(loss_ns) = self.control.slot_loss_ns(name).await else { return };
+        let loss_ns = self.control.slot_loss_ns(name).await?;
         for member in &opened.members {
             // One of them is enough: each knows what all need.
             if self.ask(member, Question::Loss(loss_ns)).await.is_ok() {
-                return;
+                break;
             }
         }
+        let parts = self.parts_kept(opened).await?;
+        Kept::striped(&slot, loss_ns, &parts)
+    }
+
+    /// What each server says of its part; `None` if one does not, for example because its release is older.
+    async fn parts_kept(&self, opened: &Opened) -> Option<Vec<PartKept>> {
+        let asked = opened.members.iter().map(async |member| {
+            let answer = self.ask(member, Question::Kept).await.ok()?;
+            serde_json::from_str(&answer).ok()
+        });
+        futures::future::join_all(asked).await.into_iter().collect()
     }
 
     /// Closes what is open, when the process ends: everything is flushed by then.
@@ -249,6 +279,20 @@ impl Gateway {
         let host = uri.host().to_owned();
         let tls = self.settings.certificates.clone().filter(|_| uri.tls);
         Ok(Target { tls: tls.map(|directory: PathBuf| ClientFiles { directory, host }), uri })
+    }
+
+    /// Where a volume is that is not open. A name that no server knows is asked about once a second.
+    async fn find(&self, name: &Name) -> Result<Layout, GatewayError> {
+        let unknown = || self.unknown.lock().expect("nobody panics while holding it");
+        unknown().check(Instant::now(), name)?;
+        let _permit = self.lookups.acquire().await.expect("it is never closed");
+        // Others may have been told meanwhile.
+        unknown().check(Instant::now(), name)?;
+        let layout = self.layout(name).await;
+        if let Err(GatewayError::Unknown) = layout {
+            unknown().note(Instant::now(), name.clone());
+        }
+        layout
     }
 
     /// Where a volume is, from the first server that knows.

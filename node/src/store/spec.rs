@@ -149,6 +149,9 @@ pub struct Part {
     pub stripe: u64,
     /// Whether the creation of the whole volume is complete. Before that, no client can open it.
     pub committed: bool,
+    /// The server was removed from the cluster, so this part is none of the volume any more. No client can open it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// The content of `volumes/NAME.toml`.
@@ -281,9 +284,9 @@ impl Spec {
         self.upstream.is_none() && !self.store && self.cluster.is_none()
     }
 
-    /// Whether clients may see it: it is no part of a volume whose creation is not complete.
+    /// Whether clients may see it: it is no part of a volume whose creation is not complete, or that was given up.
     pub fn is_complete(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|part| part.committed)
+        self.cluster.as_ref().is_none_or(|part| part.committed && !part.lost)
     }
 
     /// Parses and checks a specification.

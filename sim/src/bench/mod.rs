@@ -154,6 +154,8 @@ pub struct Bench {
     drive_busy_since: Nanos,
     /// Requests come from outside, with numbers of their own, and the loads of the clients are empty ([`striped`]).
     is_driven: bool,
+    /// Of clients.
+    session: Session,
 }
 
 impl Bench {
@@ -164,6 +166,18 @@ impl Bench {
         costs: Costs,
         tenants: &[TenantSpec],
         volumes: Vec<Volume>,
+    ) -> Result<Bench, String> {
+        Bench::with_session(config, drive, costs, tenants, volumes, Session::default())
+    }
+
+    /// The same; clients have negotiated this session.
+    fn with_session(
+        config: Config,
+        drive: Box<dyn Drive>,
+        costs: Costs,
+        tenants: &[TenantSpec],
+        volumes: Vec<Volume>,
+        session: Session,
     ) -> Result<Bench, String> {
         let mut bench = Bench {
             planner: Planner::new(&config),
@@ -186,6 +200,7 @@ impl Bench {
             drive_busy_ns: 0,
             drive_busy_since: 0,
             is_driven: false,
+            session,
         };
         for (number, &tenant) in (0..).zip(tenants) {
             bench.command(Command::SetTenant(TenantId(number), tenant))?;
@@ -214,7 +229,7 @@ impl Bench {
         let (backlog, replies) = (VecDeque::new(), Replies::default());
         self.clients.push(Client { conn, load, backlog, replies, planned_ns: Some(0) });
         self.cpu.attach(conn, tenant);
-        self.apply(Event::Attach { conn, volume, session: Session::default() });
+        self.apply(Event::Attach { conn, volume, session: self.session });
         self.queue.push(0, Wake::Ask(number));
     }
 

@@ -8,19 +8,23 @@
 //! ```
 //!
 //! The servers may follow a schedule, each with a clock of its own ([`Striped::set_clock`]). The client divides
-//! requests as a gateway does, and has no cache.
+//! requests as a gateway does, and has no cache. The network may delay fragments differently ([`Network`]), so that
+//! they arrive in another order than they were sent in.
 
 use std::collections::BTreeMap;
 
 use engine::Config;
+use engine::Session;
 use engine::cluster::{Barrier, Clock, Slot, Timetable};
 use engine::control::{Command, Snapshot, TenantSpec, WriteCache};
 use engine::ids::TenantId;
+use engine::nbd::ORDER_SHIFT;
 use engine::units::Nanos;
 
 use super::{Bench, Costs, Done, Volume, Wake};
 use crate::disk::drive::Drive;
 use crate::load::{Op, Request, Workload};
+use crate::rng::Rng;
 
 /// A client of a striped volume, which is one tenant with one volume on each of its servers.
 pub struct Client {
@@ -68,18 +72,37 @@ pub fn fragment(unit: u64, legs: u64, leg: u64, offset: u64, bytes: u64) -> Opti
     (to > from).then_some((from, to - from))
 }
 
+/// What becomes of fragments on their way to a server.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// Each is delayed by up to so much, at random: on several connections they overtake one another.
+    pub jitter_ns: Nanos,
+    /// Clients number their requests, as gateways do, so that servers under a schedule put them in order.
+    pub numbers: bool,
+    /// Seed of the delays.
+    pub seed: u64,
+}
+
 /// Servers and clients.
 pub struct Striped {
     benches: Vec<Bench>,
     /// The clients of each server: their places are the numbers of their tenants and volumes there.
     guests: Vec<Vec<usize>>,
     clients: Vec<Stripes>,
+    network: Network,
+    dice: Rng,
     now: Nanos,
 }
 
 impl Striped {
     /// Sets everything up at time 0: servers by their configuration and drive.
-    pub fn new(costs: Costs, servers: Vec<(Config, Box<dyn Drive>)>, clients: Vec<Client>) -> Result<Striped, String> {
+    pub fn new(
+        costs: Costs,
+        network: Network,
+        servers: Vec<(Config, Box<dyn Drive>)>,
+        clients: Vec<Client>,
+    ) -> Result<Striped, String> {
+        let session = Session { numbers: network.numbers, ..Session::default() };
         let mut benches = Vec::new();
         let mut guests = Vec::new();
         for (at, (config, drive)) in servers.into_iter().enumerate() {
@@ -90,7 +113,7 @@ impl Striped {
                 let start = starts[servers.iter().position(|&server| server == at).expect("it is there")];
                 Volume { tenant, start, bytes, write_cache, load: Workload::new(Vec::new(), 0) }
             });
-            let mut bench = Bench::new(config, drive, costs, &tenants, volumes.collect())?;
+            let mut bench = Bench::with_session(config, drive, costs, &tenants, volumes.collect(), session)?;
             bench.is_driven = true;
             benches.push(bench);
             guests.push(own);
@@ -102,7 +125,8 @@ impl Striped {
             pending: BTreeMap::new(),
             barrier: None,
         };
-        Ok(Striped { benches, guests, clients: clients.into_iter().map(of).collect(), now: 0 })
+        let (clients, dice) = (clients.into_iter().map(of).collect(), Rng::new(network.seed));
+        Ok(Striped { benches, guests, clients, network, dice, now: 0 })
     }
 
     /// Runs until `end`; calls `done` for every answered request, with the number of its client as its volume.
@@ -150,22 +174,24 @@ impl Striped {
                 fragments += 1;
                 let guest = self.guests[server].iter().position(|&guest| guest == number).expect("it has a volume");
                 let bench = &mut self.benches[server];
-                let at = self.now + bench.costs.network_ns;
-                bench.queue.push(at, Wake::Arrive(guest, Request { offset, bytes, ..request }));
+                let jitter_ns = if self.network.jitter_ns > 0 { self.dice.below(self.network.jitter_ns) } else { 0 };
+                let at = self.now + bench.costs.network_ns + jitter_ns;
+                let id = request.id << ORDER_SHIFT;
+                bench.queue.push(at, Wake::Arrive(guest, Request { id, offset, bytes, ..request }));
             }
             client.pending.insert(request.id, Pending { request, fragments, failed: false });
         }
     }
 
     fn answered(&mut self, fragment: Done, done: &mut impl FnMut(Done)) {
-        let client = &mut self.clients[fragment.volume];
-        let pending = client.pending.get_mut(&fragment.request.id).expect("a request that was made");
+        let (client, id) = (&mut self.clients[fragment.volume], fragment.request.id >> ORDER_SHIFT);
+        let pending = client.pending.get_mut(&id).expect("a request that was made");
         pending.fragments -= 1;
         pending.failed |= fragment.failed;
         if pending.fragments > 0 {
             return;
         }
-        let Pending { request, failed, .. } = client.pending.remove(&fragment.request.id).expect("just seen");
+        let Pending { request, failed, .. } = client.pending.remove(&id).expect("just seen");
         client.load.completed(self.now, request.id);
         if let Some(barrier) = &mut client.barrier {
             barrier.completed(self.now, client.pending.len());

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::cluster::{Slot, Timetable};
 use engine::control::{
     CacheSpec, Command, LEAST_BYTES, Report, StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache,
 };
@@ -33,6 +34,9 @@ const LOCAL: TenantId = TenantId(0);
 const REMOTE: TenantId = TenantId(1);
 /// That of stores on the machine's disk.
 const STORES: TenantId = TenantId(2);
+/// The round of a disk that follows a schedule, and its only slot.
+const ROUND_NS: Nanos = 20 * MILLISECOND;
+const SLOT_NS: Nanos = 15 * MILLISECOND;
 /// Bytes that are sent at once.
 const SEND_BYTES_MAX: u64 = 64 << 10;
 
@@ -147,6 +151,8 @@ pub(crate) struct Machine {
     pub(crate) epochs: BTreeMap<VolumeId, Epochs>,
     /// Its leases, and the latest epoch that it knows to be issued.
     pub(crate) lease_ms: Option<u64>,
+    /// Its disk follows a schedule in which all clients of its exports are one tenant.
+    pub(crate) follows: bool,
     pub(crate) issued: u64,
     /// What is known of its stores.
     pub(crate) control: Option<Control>,
@@ -370,6 +376,11 @@ impl Running<'_> {
         }
         if self.machine.control.is_some() {
             self.command(Command::SetTenant(STORES, TenantSpec { is_store: true, ..TenantSpec::default() }))?;
+        }
+        if self.machine.follows {
+            let slot = Slot { tenant: LOCAL, start_ns: 0, length_ns: SLOT_NS, is_striped: true };
+            let timetable = Timetable { version: 1, begins_ns: 0, round_ns: ROUND_NS, slots: vec![slot] };
+            self.command(Command::SetTimetable(Some(Box::new(timetable))))?;
         }
         for at in 0..self.machine.hosted.len() {
             self.open(at)?;

@@ -2,6 +2,7 @@
 
 use engine::Config;
 use engine::control::{LEAST_BYTES, STORE_CACHE_BYTES, Tiers, UpstreamSpec};
+use engine::disk::policy;
 use engine::ids::VolumeId;
 use engine::nbd::wire::command;
 use engine::offload::{STORE_BYTES_MIN, Settings};
@@ -113,6 +114,9 @@ pub(crate) struct Setup {
     removes_stores: bool,
     /// Two gateways have leases of so many ms.
     pub(crate) lease_ms: Option<u64>,
+    /// The disks of servers with stripes follow a schedule, so that reads are served in the order of the gateway's
+    /// numbers.
+    pub(crate) follows: bool,
     /// All machines lose power at once.
     pub(crate) is_blackout: bool,
     /// A process that dies has lost its connections before, and what it sent may arrive later.
@@ -173,6 +177,7 @@ impl Setup {
             patience_ns: 0,
             removes_stores: false,
             lease_ms: None,
+            follows: false,
             is_blackout: false,
             is_late: false,
             stalls: false,
@@ -376,7 +381,10 @@ impl Setup {
             Faults { slow: rng.pick(&[0, 50_000]), stuck: if rng.one_in(4) { 2000 } else { 0 }, ..Faults::NONE };
         let limits = Limits { depth: 64, block_bytes: 512 };
         let stores_bytes = if self.kind.has_stores() { STORE_CACHE_BYTES } else { 0 };
+        let follows = self.follows && at < self.kind.gateway();
         let config = Config {
+            policy: if follows { policy::Kind::Insulated } else { policy::Kind::None },
+            needs_slices: follows,
             device_depth: 64,
             dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
             prefetch_bytes_max: rng.pick(&[Some(0), Some(128 << 10)]),
@@ -395,6 +403,7 @@ impl Setup {
             hosted: self.hosted(at),
             epochs: Default::default(),
             lease_ms: self.lease_ms,
+            follows,
             issued: 0,
             control: self.kind.has_stores().then(|| self.control(at)),
             unended: Vec::new(),

@@ -56,6 +56,8 @@ impl Setup {
         let rng = &mut Rng::new(seed ^ 0x0057_2195);
         let (servers, unit) = (rng.between(2, SERVERS_MAX as u64) as usize, rng.pick(&[1, 1, 2, 4, 16]) * BLOCK);
         setup.kind = Kind::Stripes { servers, unit, is_foreign: setup.kind == Kind::Stranger };
+        // Without another draw, so that the other worlds stay what they are.
+        setup.follows = seed % 4 == 2;
         for volume in setup.volumes.iter_mut().filter(|volume| volume.is_remote) {
             volume.size = volume.size.next_multiple_of(unit * servers as u64);
         }

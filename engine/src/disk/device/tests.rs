@@ -1,6 +1,7 @@
 //! Requests from creation to completion.
 
 use super::*;
+use crate::cluster::Slot;
 use crate::disk::policy::{Kind, Settings};
 use crate::units::MILLISECOND;
 use crate::units::Share;
@@ -56,6 +57,37 @@ fn what_waits_moves_to_another_policy_in_order() {
     // now.
     assert_eq!(goes(&mut device, 5), [late[0], urgent, late[1], late[3], late[2]]);
     assert_eq!(device.waiting(), 0);
+}
+
+#[test]
+fn under_a_schedule_reads_go_by_the_numbers_of_their_client() {
+    let slot = Slot { tenant: A, start_ns: 0, length_ns: SECOND, is_striped: true };
+    let timetable = Timetable { version: 1, begins_ns: 0, round_ns: 2 * SECOND, slots: vec![slot] };
+    for (follows, expected) in [(false, [0, 1, 2, 3]), (true, [2, 1, 0, 3])] {
+        let mut device = device(Kind::Insulated, 1);
+        device.set_timetable(0, follows.then(|| timetable.clone())).unwrap();
+        let ios = [Some(30), Some(20), Some(10), None].map(|order| {
+            let io = device.prepare(Op::Read, VolumeId(0), A, Purpose::Fill);
+            device.slot_mut(io).order = order;
+            device.submit(0, io, false);
+            io
+        });
+        for (at, expected) in (0..).zip(expected) {
+            let io = ios[expected];
+            assert_eq!(goes(&mut device, at), [io], "follows: {follows}");
+            device.done(at + 1, at + 1, io);
+        }
+    }
+    // What waits is put in order when a schedule comes.
+    let mut device = device(Kind::Insulated, 1);
+    let ios = [3, 2, 1].map(|order| {
+        let io = device.prepare(Op::Read, VolumeId(0), A, Purpose::Fill);
+        device.slot_mut(io).order = Some(order);
+        device.submit(0, io, false);
+        io
+    });
+    device.set_timetable(0, Some(timetable)).unwrap();
+    assert_eq!(goes(&mut device, 0), [ios[2]]);
 }
 
 #[test]

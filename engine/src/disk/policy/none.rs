@@ -137,7 +137,7 @@ mod tests {
     const B: TenantId = TenantId(1);
 
     fn entry(number: u32) -> Entry {
-        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false }
+        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false, number: None }
     }
 
     /// A scheduler with these requests, numbered by arrival: the tenant, and whether the request is urgent.

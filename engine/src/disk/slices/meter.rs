@@ -373,7 +373,11 @@ mod tests {
     fn watch(meter: &Meter, begun: Nanos) -> Watch {
         let (io, op) = (IoId(0), Op::Read);
         let mut watch = meter.watch(begun, 0);
-        watch.issued(begun, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false }, true);
+        watch.issued(
+            begun,
+            &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false, number: None },
+            true,
+        );
         watch
     }
 
@@ -400,7 +404,11 @@ mod tests {
         let mut now = begun;
         for at in 0..requests {
             now += if at == 0 { 0 } else { 90 };
-            watch.issued(now, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false }, true);
+            watch.issued(
+                now,
+                &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false, number: None },
+                true,
+            );
             now += if at == 0 { 40 } else { 10 };
             watch.done(now, 100, 1);
         }

@@ -57,7 +57,7 @@ fn scheduler(enough_bytes: Option<u64>) -> Scheduler<Alternate> {
 }
 
 fn entry(io: u32) -> Entry {
-    Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: 8 * MS, follows: false, internal: false }
+    Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: 8 * MS, follows: false, internal: false, number: None }
 }
 
 /// The next request completes 10 ms later, and its client is answered. Returns its tenant.

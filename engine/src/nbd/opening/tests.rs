@@ -50,7 +50,7 @@ fn it_opens_what_our_server_exports_in_each_form() {
         assert!(opened.has(export_flag::CAN_MULTI_CONN) && !opened.has(export_flag::READ_ONLY));
         let base_allocation = form.is_structured();
         assert_eq!(opened.base_allocation.is_some(), base_allocation);
-        let session = Session { form, base_allocation, load: false, read_only: false, demotes: None };
+        let session = Session { form, base_allocation, load: false, read_only: false, numbers: false, demotes: None };
         assert_eq!(server.outcome(), Outcome::Transmission { export: 0, session });
     }
     let other = Wanted { name: "other".into(), ..wanted(Form::Extended) };
@@ -74,7 +74,23 @@ fn a_session_is_claimed_in_the_handshake() {
         let opened = opening.opened().unwrap();
         assert_eq!((opened.volume, opened.base_allocation), (identity, Some(wire::BASE_ALLOCATION_ID)));
         assert_eq!(server.claim(), identity.and(Some(&claim)));
+        let Outcome::Transmission { session, .. } = server.outcome() else { panic!("{:?}", server.outcome()) };
+        assert_eq!(session.numbers, identity.is_some());
     }
+}
+
+/// The numbers of clients with shared sessions cannot be compared.
+#[test]
+fn requests_of_shared_sessions_are_not_numbered() {
+    let volumes = [Export { name: "db".into(), size: 1 << 30, identity: Some(1), ..Export::default() }];
+    let exports = Exports { volumes: &volumes, shutting_down: false };
+    let claim = Claim { client: "gateway".into(), epoch: 7, after: None, shared: true, leased: false };
+    let (mut server, session) = (Handshake::new(), Some(claim));
+    let mut opening = Opening::new(Wanted { session, ..wanted(Form::Structured) });
+    negotiate(&mut opening, &mut server, exports).unwrap();
+    assert!(server.claim().is_some());
+    let Outcome::Transmission { session, .. } = server.outcome() else { panic!("{:?}", server.outcome()) };
+    assert!(!session.numbers);
 }
 
 fn answer(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {

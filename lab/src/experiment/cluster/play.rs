@@ -6,7 +6,7 @@ use engine::control::{CacheSpec, TenantSpec, WriteCache};
 use engine::disk::policy::Kind;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 use sim::bench::Costs;
-use sim::bench::striped::{Client, Striped};
+use sim::bench::striped::{Client, Network, Striped};
 
 use super::super::loads::Load;
 use super::super::stand::{Rate, Stand, mixed};
@@ -64,6 +64,7 @@ pub struct Cluster {
     pub clocks: Clocks,
     /// The round, if it does not follow what servers and clients measure.
     pub round_ns: Option<Nanos>,
+    pub network: Network,
 }
 
 /// The result of a run.
@@ -164,7 +165,8 @@ impl Cluster {
         let servers = (0..self.servers).map(|at| Ok((stand.config(mixed(seed, at)), stand.drive()?)));
         let servers = servers.collect::<Result<Vec<_>, String>>()?;
         let clients = present.iter().map(|&at| self.client(at, &schedule.slots[at].servers, seed));
-        let mut striped = Striped::new(Costs::default(), servers, clients.collect::<Result<_, _>>()?)?;
+        let network = Network { seed: mixed(seed, self.servers), ..self.network };
+        let mut striped = Striped::new(Costs::default(), network, servers, clients.collect::<Result<_, _>>()?)?;
         let mut rates = vec![Rate::new(&stand); present.len()];
         let mut failed = None;
         let mut round = None;

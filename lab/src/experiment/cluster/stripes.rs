@@ -4,6 +4,7 @@ use engine::cluster::pack::Fraction;
 use engine::control::WriteCache;
 use engine::units::{MILLISECOND, SECOND};
 use serde_json::json;
+use sim::bench::striped::Network;
 use sim::load::{Pace, Stream};
 
 use super::super::chart::{self, Group};
@@ -84,18 +85,20 @@ pub const CLOCKS: Experiment = Experiment {
 };
 
 const DISK: &str = "barracuda-7200.9";
-const R: f64 = 0.9;
+pub(super) const R: f64 = 0.9;
 /// Bytes of a request for each server.
-const FRAGMENT: u64 = 4096;
+pub(super) const FRAGMENT: u64 = 4096;
 /// By how much the places of a volume may differ from server to server, bytes.
 const PLACES: u64 = 8 << 20;
 /// Stripe unit where requests are larger: the default.
 const UNIT: u64 = 64 << 10;
+/// Clients number their requests, and nothing overtakes.
+const GATEWAYS: Network = Network { jitter_ns: 0, numbers: true, seed: 0 };
 /// Memory of a server without caches, and the partition of a tenant: its outstanding requests, several times.
 const CACHELESS: u64 = 32 << 20;
 const CACHELESS_TENANT: u64 = 2 << 20;
 
-fn cacheless(context: &Context) -> Result<Stand, String> {
+pub(super) fn cacheless(context: &Context) -> Result<Stand, String> {
     let stand = Stand::new(DISK, false).probed()?;
     let counted_ns = if context.quick { 30 } else { 120 } * SECOND;
     Ok(Stand { memory: CACHELESS, warm_up_ns: 60 * SECOND, counted_ns, prefetch: None, ..stand })
@@ -108,19 +111,19 @@ fn fragments(servers: usize, depth: u32) -> Stream {
 }
 
 /// Random reads of a fragment from each server.
-fn reader(servers: usize, share: Fraction, depth: u32, start: u64, bytes: u64) -> Striper {
+pub(super) fn reader(servers: usize, share: Fraction, depth: u32, start: u64, bytes: u64) -> Striper {
     let load = fragments(servers, depth).into();
     let (unit, write_cache, cache) = (FRAGMENT, WriteCache::Volatile, Some(CACHELESS_TENANT));
     Striper { servers, share, unit, start, bytes, write_cache, cache, load }
 }
 
 /// What each tenant keeps of its throughput alone, by arrangement of the slices.
-struct Kept {
+pub(super) struct Kept {
     kept: Vec<(Slices, Vec<f64>)>,
-    together: Seen,
+    pub(super) together: Seen,
 }
 
-fn kept(cluster: &Cluster, arrangements: &[Slices], seed: u64) -> Result<Kept, String> {
+pub(super) fn kept(cluster: &Cluster, arrangements: &[Slices], seed: u64) -> Result<Kept, String> {
     let all: Vec<usize> = (0..cluster.tenants.len()).collect();
     let alone: Vec<f64> = all
         .iter()
@@ -137,7 +140,7 @@ fn kept(cluster: &Cluster, arrangements: &[Slices], seed: u64) -> Result<Kept, S
 }
 
 /// The means over seeds, by arrangement and tenant.
-fn means(of: &[Kept]) -> Vec<(Slices, Vec<f64>)> {
+pub(super) fn means(of: &[Kept]) -> Vec<(Slices, Vec<f64>)> {
     let arrangements = of[0].kept.iter().enumerate();
     arrangements
         .map(|(at, (slices, kept))| {
@@ -196,7 +199,14 @@ fn servers(context: &Context) -> Result<Outcome, String> {
         let tenants = three(count, bytes);
         (
             count.to_string(),
-            Cluster { stand: stand.clone(), servers: count, tenants, clocks: Clocks::Exact, round_ns: None },
+            Cluster {
+                stand: stand.clone(),
+                servers: count,
+                tenants,
+                clocks: Clocks::Exact,
+                round_ns: None,
+                network: GATEWAYS,
+            },
         )
     });
     figure(context, clusters.collect(), "servers")
@@ -208,7 +218,8 @@ fn real(context: &Context) -> Result<Outcome, String> {
     let tenants = [1, 4, 1].into_iter().zip(0..).map(|(depth, at)| reader(3, third, depth, at * bytes, bytes));
     // As the program does before it has measured anything: a context switch takes 1 - R of a slice.
     let round_ns = Some(3 * stand.switch_ns * 1000 / u64::from(1000 - stand.insulation_permille));
-    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact, round_ns };
+    let cluster =
+        Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact, round_ns, network: GATEWAYS };
     figure(context, vec![("three servers".into(), cluster)], "servers")
 }
 
@@ -228,6 +239,7 @@ fn tenants(context: &Context) -> Result<Outcome, String> {
                 tenants: tenants.collect(),
                 clocks: Clocks::Exact,
                 round_ns: None,
+                network: GATEWAYS,
             },
         )
     });
@@ -249,7 +261,14 @@ fn five(context: &Context) -> Result<Outcome, String> {
         start += bytes;
         tenant
     });
-    let cluster = Cluster { stand, servers: 10, tenants: tenants.into(), clocks: Clocks::Exact, round_ns: None };
+    let cluster = Cluster {
+        stand,
+        servers: 10,
+        tenants: tenants.into(),
+        clocks: Clocks::Exact,
+        round_ns: None,
+        network: GATEWAYS,
+    };
     figure(context, vec![("five tenants".into(), cluster)], "tenants")
 }
 
@@ -269,7 +288,14 @@ fn mixed_loads(context: &Context) -> Result<Outcome, String> {
         let reader = reader(3, quarter, 1, at * bytes, bytes);
         Striper { unit, cache: None, load, ..reader }
     });
-    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact, round_ns: None };
+    let cluster = Cluster {
+        stand,
+        servers: 3,
+        tenants: tenants.collect(),
+        clocks: Clocks::Exact,
+        round_ns: None,
+        network: GATEWAYS,
+    };
     figure(context, vec![("mixed".into(), cluster)], "tenants")
 }
 
@@ -284,7 +310,14 @@ fn large(context: &Context) -> Result<Outcome, String> {
         let reader = reader(3, third, 1, at * bytes, bytes);
         Striper { unit, cache: None, load, ..reader }
     });
-    let cluster = Cluster { stand, servers: 3, tenants: tenants.collect(), clocks: Clocks::Exact, round_ns: None };
+    let cluster = Cluster {
+        stand,
+        servers: 3,
+        tenants: tenants.collect(),
+        clocks: Clocks::Exact,
+        round_ns: None,
+        network: GATEWAYS,
+    };
     figure(context, vec![("large requests".into(), cluster)], "tenants")
 }
 
@@ -292,8 +325,14 @@ fn clocks(context: &Context) -> Result<Outcome, String> {
     let (stand, count) = (cacheless(context)?, 4);
     let bytes = stand.drive()?.bytes() * 2 / 5 / FRAGMENT * FRAGMENT;
     let tenants = three(count, bytes);
-    let cluster =
-        |clocks| Cluster { stand: stand.clone(), servers: count, tenants: tenants.clone(), clocks, round_ns: None };
+    let cluster = |clocks| Cluster {
+        stand: stand.clone(),
+        servers: count,
+        tenants: tenants.clone(),
+        clocks,
+        round_ns: None,
+        network: GATEWAYS,
+    };
     let exact = cluster(Clocks::Exact);
     // The slices are as long as with exact clocks.
     let slice_ns = exact.run(&[0, 1, 2], Slices::Together, context.seeds[0])?.round_ns / 3;

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::Reach;
 use crate::quantity::Name;
 
-/// Show the cluster that a server takes part in, its schedule, and what would fit; drain servers
+/// Show the cluster that a server takes part in, its schedule, and what would fit; drain and remove servers
 #[derive(Debug, Args)]
 pub struct ClusterArgs {
     #[command(subcommand)]
@@ -30,6 +30,18 @@ pub enum ClusterVerb {
     },
     /// Look for a schedule for a cluster that a file describes; needs no server
     Plan(PlanArgs),
+    /// Remove a server that does not run
+    Remove {
+        /// Its name in the cluster
+        name: Name,
+        /// Even if it has parts of volumes: it is lost for good with its disk. Volumes that are on it alone are
+        /// forgotten, and others broken
+        #[arg(long)]
+        lost: bool,
+        /// Confirm it
+        #[arg(long, required = true)]
+        yes: bool,
+    },
     /// Give a server no new volumes, before it leaves
     Drain {
         /// Its name in the cluster

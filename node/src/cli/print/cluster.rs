@@ -20,7 +20,11 @@ pub(super) fn part(part: &Part) -> String {
         }
     };
     let names: Vec<&str> = part.servers.iter().map(|server| server.as_str()).collect();
-    let state = if part.committed { "" } else { "; its creation is not complete" };
+    let state = match (part.lost, part.committed) {
+        (true, _) => "; given up: the server was removed from the cluster",
+        (false, true) => "",
+        (false, false) => "; its creation is not complete",
+    };
     format!("{}: {whole} ({}){state}", part.cluster, names.join(" "))
 }
 
@@ -70,7 +74,7 @@ pub fn cluster_status(view: &ClusterView) -> String {
         ("etcd", etcd),
         ("schedule", schedule),
         ("round for", need(view.schedule.as_ref().and_then(|schedule| schedule.need.as_ref()))),
-        ("change", view.change.as_ref().map_or(String::new(), |volume| format!("volume '{volume}' is being changed"))),
+        ("change", view.change.as_ref().map_or(String::new(), |of| format!("'{of}' is being changed"))),
     ]);
     if !view.members.is_empty() {
         let headings = ["SERVER", "STATE", "CLOCK", "DISK", " FREE", " R", " SCHEDULE", "MISSING"];
@@ -93,14 +97,18 @@ pub fn cluster_status(view: &ClusterView) -> String {
         let headings = ["VOLUME", " SIZE", " SHARE", " STRIPE", "SERVERS", "STATE"];
         let rows = view.volumes.iter().map(|volume| {
             let stripe = if volume.servers.len() > 1 { bytes(volume.stripe_bytes) } else { "-".into() };
-            let state = if volume.deleting { "deleting" } else { "ready" };
+            let state = match (volume.deleting, &volume.lost[..]) {
+                (true, _) => "deleting".into(),
+                (false, []) => "ready".into(),
+                (false, lost) => format!("BROKEN: lost with {}", lost.join(" ")),
+            };
             vec![
                 volume.name.clone(),
                 bytes(volume.size_bytes),
                 volume.share.clone(),
                 stripe,
                 volume.servers.join(" "),
-                state.into(),
+                state,
             ]
         });
         text += "\n";

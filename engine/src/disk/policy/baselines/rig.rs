@@ -86,7 +86,7 @@ impl Rig {
         let io = IoId(self.arrived.len() as u32);
         self.arrived.push(self.now);
         self.under_way[tenant as usize] += 1;
-        let entry = Entry { io, op: Op::Read, len, cost_ns: 0, follows: false, internal: false };
+        let entry = Entry { io, op: Op::Read, len, cost_ns: 0, follows: false, internal: false, number: None };
         self.scheduler.arrived(self.now, TenantId(tenant), entry, false);
     }
 

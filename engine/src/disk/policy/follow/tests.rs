@@ -72,7 +72,8 @@ impl Stage {
                 self.outstanding[tenant] += 1;
                 self.next += 1;
                 let io = IoId(self.next);
-                let entry = Entry { io, op: Op::Read, len: 4096, cost_ns, follows: false, internal: false };
+                let entry =
+                    Entry { io, op: Op::Read, len: 4096, cost_ns, follows: false, internal: false, number: None };
                 self.scheduler.arrived(self.now, TenantId(tenant as u32), entry, false);
             }
         }

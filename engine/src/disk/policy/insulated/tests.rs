@@ -10,8 +10,15 @@ use crate::units::{MILLISECOND, SECOND};
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
-const ENTRY: Entry =
-    Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false, internal: false };
+const ENTRY: Entry = Entry {
+    io: IoId(0),
+    op: crate::disk::Op::Read,
+    len: 0,
+    cost_ns: COST,
+    follows: false,
+    internal: false,
+    number: None,
+};
 
 /// Bytes that a client receives with each request.
 const BYTES: u64 = 4096;
