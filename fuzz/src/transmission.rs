@@ -172,7 +172,14 @@ impl World {
                 (true, 2) => Form::Extended,
                 (true, _) => Form::Structured,
             };
-            Session { form, base_allocation: form.is_structured(), load: false, read_only: false, numbers: false, demotes: None }
+            Session {
+                form,
+                base_allocation: form.is_structured(),
+                load: false,
+                read_only: false,
+                numbers: false,
+                demotes: None,
+            }
         });
         let clients = sessions.map(Client::new);
         let mut world = World {

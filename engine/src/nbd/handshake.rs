@@ -475,7 +475,7 @@ impl Handshake {
         let is_meant = |(of, _): &&(Vec<u8>, [bool; 2])| of == name || planted!(ContextOfAnotherExport);
         let [base_allocation, load] = self.contexts_for.as_ref().filter(is_meant).map_or([false; 2], |&(_, set)| set);
         let numbers = self.claimed.as_ref().is_some_and(|(_, claim)| !claim.shared);
-                let demotes = self.claimed.as_ref().filter(|_| self.demotes && !read_only).map(|(_, claim)| claim.epoch);
+        let demotes = self.claimed.as_ref().filter(|_| self.demotes && !read_only).map(|(_, claim)| claim.epoch);
         let session = Session { form: self.form, base_allocation, load, read_only, numbers, demotes };
         self.outcome = Outcome::Transmission { export, session };
     }

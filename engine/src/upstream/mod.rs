@@ -51,7 +51,7 @@ use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::{FrameId, IoId};
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
-use crate::nbd::{Asked, Broken, Head, Kind, Opened, RawHeader, Unopened};
+use crate::nbd::{Asked, Broken, Head, Kind, ORDER_SHIFT, Opened, RawHeader, Unopened};
 use crate::spec::{Tiers, UpstreamSpec};
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};

@@ -20,8 +20,8 @@ use crate::cluster::{Cluster, ClusterError};
 use crate::control::view::{
     AddDisk, AddFault, CreatePolicy, CreateStore, CreateVolume, CurveView, DiskView, Done, EnableOffload, EvidenceView,
     FaultView, GrowVolume, Health, LiveView, OffloadView, PlanView, ProbeView, Problem, RemoveStore, SetAllocation,
-    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, Setting, StartProbe, Status, StoreView, TenantDetail, TenantPolicyView,
-    ViolationsView, VolumeView,
+    SetDisk, SetPolicy, SetStores, SetTenant, SetVolume, Setting, StartProbe, Status, StoreView, TenantDetail,
+    TenantPolicyView, ViolationsView, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError, TenantName};
@@ -264,7 +264,7 @@ async fn set_volume(
 ) -> Answer<Done> {
     let name = name(&volume)?;
     if let (Some(cluster), Some(Setting::To(share))) = (cluster.filter(|cluster| cluster.has(&name)), &request.share) {
-        let share = share.clone();
+        let Some(share) = share.clone().value() else { return Err(ClusterError::ShareAuto(name).into()) };
         if !(SetVolume { share: None, ..request }).changes_nothing() {
             return Err(ClusterError::ShareAlone(name).into());
         }

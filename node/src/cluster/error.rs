@@ -35,6 +35,8 @@ pub enum ClusterError {
     ManyParts { server: Name, parts: usize, most: usize },
     #[error("the share of volume '{0}' is changed on all its servers, and other settings on this one")]
     ShareAlone(Name),
+    #[error("the share of volume '{0}' is its length in the cluster's schedule, which no planner changes")]
+    ShareAuto(Name),
     #[error("this server was removed from the cluster, and its part of volume '{0}' with it")]
     LostPart(Name),
     #[error("server '{server}' cannot take a part of volume '{volume}': {why}")]
@@ -80,7 +82,8 @@ impl ClusterError {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            ClusterError::Off | ClusterError::Invalid(_) | ClusterError::Stripe(_) | ClusterError::ShareAlone(_) => 400,
+            ClusterError::Off | ClusterError::Invalid(_) | ClusterError::Stripe(_) => 400,
+            ClusterError::ShareAlone(_) | ClusterError::ShareAuto(_) => 400,
             ClusterError::NoServer(_) | ClusterError::NoSchedule(_) => 404,
             ClusterError::Etcd(_) => 503,
             ClusterError::Lost { .. } => 504,
@@ -134,6 +137,7 @@ impl ClusterError {
             ClusterError::ManyParts { server, .. } => {
                 format!("delete some of them with --force; `aerogel cluster members` lists the volumes of '{server}'")
             }
+            ClusterError::ShareAuto(_) => "name a share, such as --share 1/4".into(),
             ClusterError::ShareAlone(_) => "change --share alone, then the rest".into(),
             ClusterError::LostPart(name) => {
                 format!("`aerogel volume delete {name} --yes --force` deletes the part; without parts it joins anew")

@@ -17,7 +17,7 @@ use super::volumes::{Role, refused, which_disk};
 use super::{Control, Error, Kind, Running, blocking, refusal, with_files};
 use crate::access::Access;
 use crate::disk_thread::DiskHandle;
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Name, OrAuto, ShareText, Size};
 use crate::store::spec::Part;
 use crate::store::{TenantSpec, file};
 
@@ -276,7 +276,8 @@ impl Control {
         };
         if has_share.map(|has| has.share) != Some(share.share) {
             self.scheduled().creating.insert(name.clone());
-            let request = SetVolume { share: Some(Setting::To(share)), overcommit: true, ..SetVolume::default() };
+            let request =
+                SetVolume { share: Some(Setting::To(OrAuto::To(share))), overcommit: true, ..SetVolume::default() };
             let changed = self.set_volume(name, request).await;
             self.scheduled().creating.remove(name);
             changed?;

@@ -162,14 +162,11 @@ impl Bench {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: engine::control::Tiers::Lru,
         };
         self.links.servers.insert(volume, server);
         let plain = VolumeSpec::plain(volume, tenant, on.bytes);
-        self.order(Command::OpenVolume(VolumeSpec {
-            upstream: Some(upstream),
-            write_cache: on.write_cache,
-            ..plain
-        }))
+        self.order(Command::OpenVolume(VolumeSpec { upstream: Some(upstream), write_cache: on.write_cache, ..plain }))
     }
 }
 

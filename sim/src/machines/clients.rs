@@ -23,8 +23,14 @@ use crate::workload::{Asker, Places};
 use crate::world::NEVER;
 
 /// The session of every client.
-pub(crate) const SESSION: Session =
-    Session { form: Form::Structured, base_allocation: false, load: false, read_only: false, numbers: false, demotes: None };
+pub(crate) const SESSION: Session = Session {
+    form: Form::Structured,
+    base_allocation: false,
+    load: false,
+    read_only: false,
+    numbers: false,
+    demotes: None,
+};
 
 /// A volume, as its clients know it.
 pub(crate) struct Volume {

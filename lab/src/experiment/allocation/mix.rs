@@ -220,19 +220,21 @@ impl Table {
     }
 
     fn firsts(&self, problem: &Problem) -> Vec<Vec<u32>> {
-        let on = |gateway: usize| {
-            (0..problem.tenants.len()).filter(move |&at| problem.tenants[at].gateway == Some(gateway))
-        };
+        let on =
+            |gateway: usize| (0..problem.tenants.len()).filter(move |&at| problem.tenants[at].gateway == Some(gateway));
         let mut all = vec![vec![0; problem.tenants.len()]];
         for (gateway, &steps) in problem.gateways.iter().enumerate() {
             let here: Vec<usize> = on(gateway).collect();
             let splits = compositions(steps, here.len());
             let with = |base: &Vec<u32>| {
-                splits.iter().map(|split| {
-                    let mut firsts = base.clone();
-                    here.iter().zip(split).for_each(|(&at, &steps)| firsts[at] = steps);
-                    firsts
-                }).collect::<Vec<_>>()
+                splits
+                    .iter()
+                    .map(|split| {
+                        let mut firsts = base.clone();
+                        here.iter().zip(split).for_each(|(&at, &steps)| firsts[at] = steps);
+                        firsts
+                    })
+                    .collect::<Vec<_>>()
             };
             all = all.iter().flat_map(with).collect();
         }

@@ -138,8 +138,10 @@ fn refined(nodes: &[Allotment], latency: &[(f64, f64)]) -> Vec<(usize, f64)> {
             refinement.add(1, nodes[at], latency[at].1, latency[at].0);
         }
         refinement.fit();
-        let rest: Vec<(f64, f64)> =
-            left.iter().map(|&at| (latency[at].0 * refinement.factor(nodes[at], latency[at].0), latency[at].1)).collect();
+        let rest: Vec<(f64, f64)> = left
+            .iter()
+            .map(|&at| (latency[at].0 * refinement.factor(nodes[at], latency[at].0), latency[at].1))
+            .collect();
         errors.push((count, mean_error(&rest)));
     }
     errors

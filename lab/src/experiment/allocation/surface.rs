@@ -187,7 +187,8 @@ impl Measured {
         };
         let by_share = |first_at: usize| {
             let points = self.nodes.shares.iter().enumerate();
-            let points = points.map(|(share_at, &steps)| (f64::from(SHARES) / f64::from(steps), at(first_at, share_at)));
+            let points =
+                points.map(|(share_at, &steps)| (f64::from(SHARES) / f64::from(steps), at(first_at, share_at)));
             interpolate(points.collect(), 1.0 / share)
         };
         let points = self.nodes.firsts.iter().enumerate();
