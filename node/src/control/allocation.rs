@@ -379,7 +379,8 @@ impl Running {
         };
         let planned: u64 = self.tenants.keys().map(|tenant| beyond(self.allotment(tenant))).sum();
         let free = self.plannable_frames(snapshot);
-        if planned > free {
+        // Each size is rounded to frames, and so is what was requested.
+        if planned > free + self.tenants.len() as u64 {
             let [planned, free] = [planned, free].map(|frames| Size(frames * FRAME_BYTES));
             return Err(AllocationError::Caches { disk: disk.clone(), planned, free }.into());
         }

@@ -129,7 +129,8 @@ fn memory_for(observed: &Observed, disk: At, members: &[At]) -> u64 {
     for (tenant, of) in evidence.tenants.iter().enumerate().filter(|(_, of)| handed(&of.cache)) {
         let floor = floor(evidence, &of.cache);
         match members.iter().any(|member| member.tenant == tenant) {
-            true => left += floor,
+            // In whole blocks, as the server counts.
+            true => left += floor - floor % evidence.block_memory_bytes.max(1),
             // A tenant that is not planned keeps its plan.
             false => left = left.saturating_sub(of.cache.effective.saturating_sub(floor)),
         }
