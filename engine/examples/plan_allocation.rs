@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use engine::allocate::{
-    Allotment, Bounds, Disk, DiskTime, Effort, Evidence, Goal, Grid, Interruption, MissRatios, Model, Problem, Round,
-    Tenant, Tiers, climb, exact,
+    Allotment, Bounds, Disk, DiskTime, Effort, Evidence, Goal, Grid, Interruption, MissRatios, Model, Problem,
+    Refinement, Round, Tenant, Tiers, climb, exact,
 };
 
 const MIB: u64 = 1 << 20;
@@ -61,18 +61,31 @@ fn run(name: &str, problem: &Problem, evidence: Vec<Evidence>) {
         }
     }
     let start = Instant::now();
-    match problem.tenants.len() <= 8 {
-        true => match exact(problem, &Goal::Latency, &model) {
-            Ok(found) => println!(
-                "  exact {:.1} ms: {:.2} ms {:?}",
-                start.elapsed().as_secs_f64() * 1e3,
-                found.cost / 1e6,
-                found.allocation.iter().map(|at| (at.first, at.second, at.share)).collect::<Vec<_>>()
-            ),
-            Err(error) => println!("  {error}"),
-        },
-        false => {}
+    if problem.tenants.len() > 8 {
+        return;
     }
+    match exact(problem, &Goal::Latency, &model) {
+        Ok(found) => println!(
+            "  exact {:.1} ms: {:.2} ms {:?}",
+            start.elapsed().as_secs_f64() * 1e3,
+            found.cost / 1e6,
+            found.allocation.iter().map(|at| (at.first, at.second, at.share)).collect::<Vec<_>>()
+        ),
+        Err(error) => println!("  {error}"),
+    }
+}
+
+/// The regression with as many samples as are kept.
+fn refine() {
+    let mut refinement = Refinement::new();
+    for at in 0..64u32 {
+        let allotment = Allotment { first: 1 + at % 16, second: 1 + at * 7 % 32, share: 1 + at * 3 % 8 };
+        let model_ns = 1e7 / f64::from(allotment.share);
+        refinement.add(1, allotment, model_ns * (1.0 + f64::from(allotment.first) / 10.0), model_ns);
+    }
+    let start = Instant::now();
+    let fit = refinement.fit();
+    println!("refinement: {:.1} ms, {fit:?}", start.elapsed().as_secs_f64() * 1e3);
 }
 
 fn main() {
@@ -91,12 +104,16 @@ fn main() {
     run("TPC-W, RUBiS twice", &paper, vec![tpc_w(), rubis(), tpc_w(), rubis()]);
     run("Zipf 0.4, TPC-W, Zipf 0.95, RUBiS", &paper, vec![zipf40(), tpc_w(), zipf95(), rubis()]);
 
+    refine();
+
     let many = Problem {
         grid: Grid { cache_step_bytes: 32 * MIB, share_steps: 1000 },
         gateways: vec![1024; 20],
         servers: vec![2048; 5],
         disks: (0..10).map(|disk| Disk { server: disk / 2, share: 1000 }).collect(),
-        tenants: (0..1000).map(|tenant| Tenant { gateway: Some(tenant % 20), disk: tenant / 20 % 10, bounds }).collect(),
+        tenants: (0..1000)
+            .map(|tenant| Tenant { gateway: Some(tenant % 20), disk: tenant / 20 % 10, bounds })
+            .collect(),
     };
     let kinds = [tpc_w, rubis, zipf40, zipf95];
     let mixed = (0..1000).map(|tenant| Evidence {

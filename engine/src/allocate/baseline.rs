@@ -171,11 +171,8 @@ fn greedy(capacity: u32, curves: &[(u32, Vec<f64>)]) -> Vec<u32> {
             }
         }
     }
-    let mut lowest: BinaryHeap<_> = curves
-        .iter()
-        .enumerate()
-        .map(|(at, curve)| Reverse((curve.0 as usize + over[at], at)))
-        .collect();
+    let mut lowest: BinaryHeap<_> =
+        curves.iter().enumerate().map(|(at, curve)| Reverse((curve.0 as usize + over[at], at))).collect();
     while left > 0
         && let Some(Reverse((part, at))) = lowest.pop()
     {
@@ -243,9 +240,8 @@ mod tests {
                 (misses(&|own| own.first), misses(&|own| own.second))
             };
             // All tiers together are best by brute force on the sum of misses of both.
-            let of_both = |tenant: usize, at: Allotment| {
-                curves[tenant][at.first as usize] + curves[tenant][at.second as usize]
-            };
+            let of_both =
+                |tenant: usize, at: Allotment| curves[tenant][at.first as usize] + curves[tenant][at.second as usize];
             let (_, best) = brute::best(&problem, &of_both);
             let (first, second) = sums(&found);
             assert_eq!(first + second, best, "seed {seed}");
@@ -256,7 +252,8 @@ mod tests {
     #[test]
     fn a_plateau_is_crossed_if_what_comes_after_is_worth_it() {
         // Figure 6 of the paper: flat up to the size of the first tier.
-        let flat: Vec<f64> = (0..=10).map(|size| if size <= 5 { 100.0 } else { 100.0 - 20.0 * f64::from(size - 5) }).collect();
+        let flat: Vec<f64> =
+            (0..=10).map(|size| if size <= 5 { 100.0 } else { 100.0 - 20.0 * f64::from(size - 5) }).collect();
         let curves = vec![(1, flat[1..].to_vec()), (1, flat[1..].to_vec()), (1, vec![10.0, 9.0, 8.0])];
         assert_eq!(greedy(12, &curves), [10, 1, 1]);
         assert_eq!(greedy(5, &curves), [1, 1, 3]);
@@ -275,7 +272,8 @@ mod tests {
             let mut rng = Rng::new(seed + 1);
             let levels = Alone((0..4).map(|_| convex(&mut rng, 8)).collect());
             let run = |baseline: Baseline| {
-                let found = baseline.allocate(&problem, &Goal::Latency, &surface, &levels, Effort::default(), 1).unwrap();
+                let found =
+                    baseline.allocate(&problem, &Goal::Latency, &surface, &levels, Effort::default(), 1).unwrap();
                 problem.permits(&found.allocation).unwrap();
                 found
             };
@@ -296,7 +294,8 @@ mod tests {
                 }
                 brute::best(&bound, &surface).1
             };
-            let close = |found: &Found, best: f64| assert!((found.cost - best).abs() <= 1e-9 * best, "seed {seed}: {found:?}");
+            let close =
+                |found: &Found, best: f64| assert!((found.cost - best).abs() <= 1e-9 * best, "seed {seed}: {found:?}");
             close(&with_disk, bound(&mrc.allocation, false));
             close(&disk, bound(&equal.allocation, false));
             close(&cache, bound(&equal.allocation, true));

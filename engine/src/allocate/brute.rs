@@ -22,12 +22,14 @@ pub(super) fn random(seed: u64) -> (Problem, Table) {
     let mut rng = Rng::new(seed + 1);
     let gateways: Vec<u32> = (0..rng.below(3)).map(|_| 3 + rng.below(3) as u32).collect();
     let servers: Vec<u32> = (0..1 + rng.below(2)).map(|_| 4 + rng.below(3) as u32).collect();
-    let disk = |rng: &mut Rng| Disk { server: rng.below(servers.len() as u64) as usize, share: 4 + rng.below(2) as u32 };
+    let disk =
+        |rng: &mut Rng| Disk { server: rng.below(servers.len() as u64) as usize, share: 4 + rng.below(2) as u32 };
     let disks: Vec<Disk> = (0..1 + rng.below(2)).map(|_| disk(&mut rng)).collect();
     let count = 2 + rng.below(if gateways.is_empty() { 3 } else { 2 });
     let tenants = (0..count).map(|_| {
         let gateway = (!gateways.is_empty() && !rng.one_in(4)).then(|| rng.below(gateways.len() as u64) as usize);
-        let least = Allotment { first: u32::from(gateway.is_some() && rng.one_in(2)), second: rng.below(2) as u32, share: 1 };
+        let least =
+            Allotment { first: u32::from(gateway.is_some() && rng.one_in(2)), second: rng.below(2) as u32, share: 1 };
         let mut bounds = Bounds::at_least(least);
         if rng.one_in(4) {
             bounds.most.second = least.second + 1;
@@ -37,8 +39,13 @@ pub(super) fn random(seed: u64) -> (Problem, Table) {
         }
         Tenant { gateway, disk: rng.below(disks.len() as u64) as usize, bounds }
     });
-    let problem =
-        Problem { grid: Grid { cache_step_bytes: 1 << 20, share_steps: 8 }, tenants: tenants.collect(), gateways, servers, disks };
+    let problem = Problem {
+        grid: Grid { cache_step_bytes: 1 << 20, share_steps: 8 },
+        tenants: tenants.collect(),
+        gateways,
+        servers,
+        disks,
+    };
     problem.check().unwrap();
     let steps = 8;
     let latencies = problem.tenants.iter().map(|_| falling(&mut rng, steps)).collect();
@@ -50,7 +57,8 @@ fn falling(rng: &mut Rng, steps: usize) -> Vec<f64> {
     let mut latencies = vec![0.0f64; steps.pow(KINDS as u32)];
     for place in 0..latencies.len() {
         let strides = [steps * steps, steps, 1];
-        let before = strides.into_iter().filter(|&stride| place / stride % steps > 0).map(|stride| latencies[place - stride]);
+        let before =
+            strides.into_iter().filter(|&stride| place / stride % steps > 0).map(|stride| latencies[place - stride]);
         let most = before.fold(1000.0 + rng.below(1000) as f64, f64::min);
         latencies[place] = if rng.one_in(3) { most } else { most * (1.0 - rng.below(500) as f64 / 1000.0) };
     }

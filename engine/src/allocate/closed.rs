@@ -1,31 +1,26 @@
 //! The closed loop: clients that think, and a disk that is theirs for a share of the time.
 //!
 //! ```text
-//!   N clients ─► think Z ─► queue ─► disk at rate share / service(n) ─┐        n: reads in the queue
-//!       ▲                     │ empty before: wait W for a slice      │
-//!       └─────────────────────┴───────────────────────────────────────┘
+//!   N clients ─► think Z ─► queue ─► disk: in own slices at rate 1 / service(n) ─┐     n: reads in the queue
+//!       ▲                            in those of others: nothing                 │
+//!       └────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A Markov chain over n, solved exactly: think times, service times and the wait are exponential. Throughput is then
-//! `X = (N - E[n]) / Z`, and the mean response `E[n] / X` (the interactive response time law). There is no parameter
-//! to fit. Saturated, the response is that of the paper, `N service / share - Z`; with one client that seldom asks it
-//! is service and wait.
+//! A Markov chain, solved exactly: its state is n, and whether the disk is in a slice of the tenant. Think times,
+//! service times and slices are exponential. Throughput is then `X = (N - E[n]) / Z`, and the mean response `E[n] / X`
+//! (the interactive response time law). There is no parameter to fit. Saturated, the response is that of the paper,
+//! `N service / share - Z`.
 //!
-//! **The wait for a slice.** A round has length T, of which V = (1 - share) T belongs to others. The disk goes on for
-//! the tenant while it has requests, so only a request that finds no other may have to wait. The last reply was at a
-//! random time of the tenant's slice, and the next request comes after an exponential time of mean Y = Z / N. It comes
-//! into a slice of others with probability `away`, and waits `residual` on average over all such requests:
+//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. Slices have a fixed
+//! length and those of the chain have not, so the chain uses half of both. Then its waits are right at both ends: a
+//! client that seldom asks waits for `(1 - share) V / 2`, the mean residual of the others' slices, and one that thinks
+//! for Z inside its slice waits for `(service + Z) V / share T` per request, as what it does in its slice takes the
+//! whole round. (Exponential slices of full length would make the former twice as long.) In between, clients that
+//! come in another tenant's slice accumulate, and all wait for its end. A slice ends with a completion, as a request
+//! that overruns it is a debt of the next one; so slices of the chain are at least as long as a request.
 //!
-//! ```text
-//!   before   = Y (1 - e^(-share T / Y)) / (share T)          P(the slice ends first)
-//!   away     = before (1 - e^(-V / Y)) / (1 - e^(-T / Y))
-//!   residual = before (V - Y (1 - e^(-V / Y))) / (1 - e^(-T / Y))
-//! ```
-//!
-//! For short think times that is Y (1 - share) / share: what the tenant thinks in its slice, it pays for outside. For
-//! long ones it is V² / 2T, the mean residual of the others' slices. The rate share / service in the chain already
-//! contains part of the wait, as if slices were short; W is what exceeds it. A request that may interrupt waits only
-//! `delay_ns`, as long as the tenant has unused time to pay with.
+//! A request that may interrupt waits `delay_ns` for the disk instead, in the part of all cases that the tenant can pay
+//! for with time that it does not use.
 //!
 //! Downside: service times of a disk vary less than exponential ones, so the wait behind others is slightly too long.
 //! Where tenants end their slices early, the round is shorter than T, and so is the wait.
@@ -52,7 +47,7 @@ pub(super) struct Loop<'a> {
 pub(super) struct Response {
     /// Mean time of a read at the disk.
     pub(super) response_ns: f64,
-    /// The part of it that is the wait for a slice, beyond that of the rate.
+    /// The part of it in which others have the disk: the wait for slices. 0 without slices.
     pub(super) wait_ns: f64,
     /// Reads per nanosecond.
     pub(super) rate: f64,
@@ -112,66 +107,76 @@ impl Loop<'_> {
     /// The steady state if write-back and interruptions take what they need at this rate of reads.
     fn at(&self, rate: f64) -> Response {
         let time = self.time() - rate * self.write_back_ns;
-        let wait_ns = self.round.filter(|_| self.share < 1.0).map_or(0.0, |round| self.wait_ns(round, rate));
-        chain(self.think_ns.max(THINK_NS_MIN), time, wait_ns, self.service_ns)
-    }
-
-    /// W: what a request that finds no other waits for a slice, beyond what the rate contains.
-    fn wait_ns(&self, round: Round, rate: f64) -> f64 {
-        let (round_ns, share) = (round.round_ns, self.share);
-        let (own, others) = (share * round_ns, (1.0 - share) * round_ns);
-        let pause = self.think_ns.max(THINK_NS_MIN) / self.service_ns.len() as f64;
-        let before = -(-own / pause).exp_m1() * pause / own;
-        let turns = -(-round_ns / pause).exp_m1();
-        let away = before * -(-others / pause).exp_m1() / turns;
-        let residual = before * pause * past_linear(others / pause) / turns;
-        let waited = match round.interruption {
-            None => residual,
-            Some(Interruption { delay_ns, cost_ns }) => {
-                let service_ns = self.service_ns[0] + self.write_back_ns;
-                let unused = (self.time() - rate * service_ns).max(0.0);
-                let paid = (unused / (rate * away * cost_ns)).min(1.0);
-                let paid = if paid.is_nan() { 1.0 } else { paid };
-                paid * (away * delay_ns).min(residual) + (1.0 - paid) * residual
-            }
+        let think_ns = self.think_ns.max(THINK_NS_MIN);
+        let Some(round) = self.round.filter(|_| self.share < 1.0) else {
+            return chain(think_ns, time, Slices::NONE, self.service_ns);
         };
-        let in_rate = away * self.service_ns[0] * (1.0 - share) / share;
-        (waited - in_rate).max(0.0)
+        let speed = time / self.share;
+        let longest_ns = self.service_ns.iter().copied().fold(0.0, f64::max) / speed;
+        let own = (self.share * round.round_ns / 2.0).max(longest_ns);
+        let others = own * (1.0 - self.share) / self.share;
+        // Per nanosecond: interruptions while a request waits, and returns of the disk while none does.
+        let interrupts = round.interruption.map_or(0.0, |Interruption { delay_ns, cost_ns }| {
+            let unused = time - rate * self.service_ns[0];
+            let paid = unused / (rate * (1.0 - self.share) * cost_ns);
+            paid.clamp(0.0, 1.0) / delay_ns
+        });
+        let slices = Slices { begin: 1.0 / others, end: 1.0 / own, interrupts };
+        chain(think_ns, speed, slices, self.service_ns)
     }
 }
 
-/// x - 1 + e^(-x), also for small x.
-fn past_linear(x: f64) -> f64 {
-    if x < 1e-3 { x * x / 2.0 - x * x * x / 6.0 } else { x + (-x).exp_m1() }
+/// Rates, per nanosecond.
+#[derive(Clone, Copy, Debug)]
+struct Slices {
+    /// Others' slices end.
+    begin: f64,
+    /// The tenant's slice ends.
+    end: f64,
+    /// A request that waits interrupts; and the disk goes back when there is none.
+    interrupts: f64,
 }
 
-/// The chain. Its states: n reads and the disk at work on them at rate `time / service_ns[n]`, or n reads that wait for
-/// a slice, for `wait_ns` on average since the first came.
+impl Slices {
+    /// The tenant always has the disk.
+    const NONE: Slices = Slices { begin: 1.0, end: 0.0, interrupts: 0.0 };
+}
+
+/// The chain. Its states: n reads, in a slice of the tenant (`own`) or not (`away`). `speed` is that of the disk in its
+/// slices.
 ///
 /// ```text
-///   waiting(n) (arrivals(n) + 1 / wait) = arrivals(n - 1) waiting(n - 1)                  waiting(0): empty
-///   served(n + 1) time / service(n + 1) = arrivals(n) (waiting(n) + served(n))            the cut above n
+///   own(n + 1) speed / service(n + 1) = arrivals(n) (own(n) + away(n))                          cut above n
+///   away(n) (arrivals(n) + begins)    = arrivals(n - 1) away(n - 1) + ends own(n + 1)           away(n)
+///                                       (and ends own(0), if n is 0)
 /// ```
-fn chain(think_ns: f64, time: f64, wait_ns: f64, service_ns: &[f64]) -> Response {
+///
+/// The first replaces `own(n + 1)` in the second.
+fn chain(think_ns: f64, speed: f64, slices: Slices, service_ns: &[f64]) -> Response {
     let clients = service_ns.len();
-    let (mut waiting, mut served) = (1.0, 0.0);
-    let (mut all, mut reads, mut throughput) = (1.0, 0.0, 0.0);
-    let mut starts = clients as f64 / think_ns;
+    let arrivals = |n: usize| (clients - n) as f64 / think_ns;
+    // A slice ends with the request that is in service when its time is over.
+    let ends = |n: usize| service_ns.get(n).map_or(0.0, |service_ns| slices.end * service_ns / speed * arrivals(n));
+    let (mut own, mut away) = if slices.end > 0.0 {
+        (arrivals(0) + slices.begin - ends(0), slices.end + slices.interrupts + ends(0))
+    } else {
+        (1.0, 0.0)
+    };
+    let (mut all, mut reads, mut waits, mut throughput) = (own + away, 0.0, 0.0, 0.0);
     for (n, service_ns) in (1..).zip(service_ns) {
-        let arrivals = (clients - n + 1) as f64 / think_ns;
-        let enters = arrivals * (waiting + served);
-        // After the last client there are no arrivals, so the wait only ends.
-        let leaves = (clients - n) as f64 / think_ns;
-        waiting = if wait_ns > 0.0 { arrivals * waiting / (leaves + 1.0 / wait_ns) } else { 0.0 };
-        served = enters * service_ns / time;
-        all += waiting + served;
-        reads += n as f64 * (waiting + served);
+        let enters = arrivals(n - 1) * (own + away);
+        own = enters * service_ns / speed;
+        let leaves = arrivals(n) + slices.begin + slices.interrupts - ends(n);
+        away = (arrivals(n - 1) * away + ends(n) * own) / leaves;
+        all += own + away;
+        reads += n as f64 * (own + away);
+        waits += n as f64 * away;
         throughput += enters;
         if all > WEIGHT_MAX {
-            for weight in [&mut waiting, &mut served, &mut all, &mut reads, &mut throughput, &mut starts] {
+            for weight in [&mut own, &mut away, &mut all, &mut reads, &mut waits, &mut throughput] {
                 *weight /= WEIGHT_MAX;
             }
         }
     }
-    Response { response_ns: reads / throughput, wait_ns: wait_ns * starts / throughput, rate: throughput / all }
+    Response { response_ns: reads / throughput, wait_ns: waits / throughput, rate: throughput / all }
 }

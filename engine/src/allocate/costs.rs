@@ -45,9 +45,8 @@ impl<'a, S: Surface> Costs<'a, S> {
     /// The cost of an allotment within the bounds.
     pub(super) fn of(&mut self, tenant: usize, at: [u32; KINDS]) -> f64 {
         let Some(table) = self.tables.get_mut(tenant) else { return self.evaluate(tenant, at) };
-        let place = (0..KINDS).fold(0, |place, kind| {
-            place * table.sizes[kind] + (at[kind] - table.least[kind]) as usize
-        });
+        let place =
+            (0..KINDS).fold(0, |place, kind| place * table.sizes[kind] + (at[kind] - table.least[kind]) as usize);
         let known = table.costs[place];
         if !known.is_nan() {
             return known;

@@ -8,13 +8,13 @@
 use super::Surface;
 use super::costs::Costs;
 use super::goal::Goal;
-use super::problem::{Allotment, KINDS, Problem};
+use super::problem::{Allotment, Bounds, KINDS, Problem};
 use super::search::Found;
 
 /// The problem is too large for exact search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "exact search would take {transitions} steps over {states} states, but may take {TRANSITIONS_MAX} and {STATES_MAX}: \
+    "exact search would take {transitions} steps over {states} states, more than {TRANSITIONS_MAX} or {STATES_MAX}: \
      use fewer tenants or a coarser grid"
 )]
 pub struct TooLarge {
@@ -89,75 +89,90 @@ struct Stage {
     states: usize,
 }
 
-fn parts(problem: &Problem) -> Vec<Part> {
-    let count = problem.tenants.len();
-    let bounds: Vec<_> = (0..count).map(|tenant| problem.bounds(tenant)).collect();
-    // What there is to divide of each resource beyond the least of its tenants; nothing if no tenant may have more.
-    let mut slack = problem.capacities();
-    let mut is_free = vec![false; slack.len()];
-    for (tenant, bounds) in bounds.iter().enumerate() {
-        for (kind, resource) in problem.uses(tenant).into_iter().enumerate() {
-            if let Some(resource) = resource {
-                slack[resource] -= bounds.least.parts()[kind];
-                is_free[resource] |= bounds.least.parts()[kind] < bounds.most.parts()[kind];
+/// What is in question: the resources that have something to divide, and who uses them.
+struct Question {
+    bounds: Vec<Bounds>,
+    /// Of each resource, beyond the least of its tenants.
+    slack: Vec<u32>,
+    /// The resources in question that each tenant uses, by kind.
+    uses: Vec<[Option<usize>; KINDS]>,
+}
+
+impl Question {
+    fn new(problem: &Problem) -> Question {
+        let tenants = 0..problem.tenants.len();
+        let bounds: Vec<_> = tenants.clone().map(|tenant| problem.bounds(tenant)).collect();
+        let mut slack = problem.capacities();
+        let mut may_grow = vec![false; slack.len()];
+        for (tenant, Bounds { least, most }) in bounds.iter().enumerate() {
+            for (kind, resource) in problem.uses(tenant).into_iter().enumerate() {
+                if let Some(resource) = resource {
+                    slack[resource] -= least.parts()[kind];
+                    may_grow[resource] |= least.parts()[kind] < most.parts()[kind];
+                }
+            }
+        }
+        let in_question = |used: Option<usize>| used.filter(|&resource| may_grow[resource] && slack[resource] > 0);
+        let uses = tenants.map(|tenant| problem.uses(tenant).map(in_question)).collect();
+        Question { bounds, slack, uses }
+    }
+
+    /// The part of each tenant: the least tenant that it shares a resource with, directly or through others.
+    fn labels(&self) -> Vec<usize> {
+        let mut label: Vec<usize> = (0..self.uses.len()).collect();
+        let mut of_resource = vec![usize::MAX; self.slack.len()];
+        loop {
+            let before = (label.clone(), of_resource.clone());
+            for (label, uses) in label.iter_mut().zip(&self.uses) {
+                for &resource in uses.iter().flatten() {
+                    let least = (*label).min(of_resource[resource]);
+                    (*label, of_resource[resource]) = (least, least);
+                }
+            }
+            if (&label, &of_resource) == (&before.0, &before.1) {
+                return label;
             }
         }
     }
-    let free = |tenant: usize| {
-        problem.uses(tenant).map(|used| used.filter(|&resource| is_free[resource] && slack[resource] > 0))
-    };
-    // Label tenants by part: the least tenant that is reached.
-    let mut label: Vec<usize> = (0..count).collect();
-    let mut of_resource = vec![usize::MAX; slack.len()];
-    loop {
-        let before = label.clone();
-        for tenant in 0..count {
-            for resource in free(tenant).into_iter().flatten() {
-                let least = label[tenant].min(of_resource[resource]);
-                (label[tenant], of_resource[resource]) = (least, least);
-            }
-        }
-        if label == before {
-            break;
-        }
-    }
-    let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|&tenant| (label[tenant], problem.tenants[tenant].gateway, problem.tenants[tenant].disk, tenant));
-    let part = |tenants: &[usize]| {
-        let mut resources: Vec<usize> = tenants.iter().flat_map(|&tenant| free(tenant)).flatten().collect();
+
+    fn part(&self, tenants: &[usize]) -> Part {
+        let mut resources: Vec<usize> = tenants.iter().flat_map(|&tenant| self.uses[tenant]).flatten().collect();
         resources.sort_unstable();
         resources.dedup();
-        let used_by = |tenants: &[usize], resource| tenants.iter().any(|&tenant| free(tenant).contains(&Some(resource)));
-        let stages = tenants.iter().enumerate().map(|(at, &tenant)| {
-            let (before, after) = (&tenants[..at], &tenants[at + 1..]);
-            let (least, most) = (bounds[tenant].least.parts(), bounds[tenant].most.parts());
-            let uses = free(tenant);
-            let mut states = 1usize;
-            let mut state = Vec::new();
-            let mut strides = Vec::new();
-            let mut stride = 1usize;
-            for &resource in &resources {
-                let radix = slack[resource] as usize + 1;
-                let (was, is, will) =
-                    (used_by(before, resource), uses.contains(&Some(resource)), used_by(after, resource));
-                if was && (is || will) {
-                    states = states.saturating_mul(radix);
-                }
-                state.push((slack[resource], was && (is || will)));
-                strides.push(if (was || is) && will { stride } else { 0 });
-                if (was || is) && will {
-                    stride = stride.saturating_mul(radix);
-                }
-            }
-            let over = std::array::from_fn(|kind| {
-                uses[kind].map_or(0, |resource| (most[kind] - least[kind]).min(slack[resource]) as usize)
-            });
-            let uses = uses.map(|used| used.map(|used| resources.partition_point(|&resource| resource < used)));
-            Stage { tenant, least, over, uses, state, strides, states }
+        Part { stages: (0..tenants.len()).map(|at| self.stage(tenants, at, &resources)).collect() }
+    }
+
+    fn stage(&self, tenants: &[usize], at: usize, resources: &[usize]) -> Stage {
+        let tenant = tenants[at];
+        let uses = self.uses[tenant];
+        let used_by = |tenants: &[usize], resource| tenants.iter().any(|&one| self.uses[one].contains(&Some(resource)));
+        let (mut states, mut stride) = (1usize, 1usize);
+        let (mut state, mut strides) = (Vec::new(), Vec::new());
+        for &resource in resources {
+            let was = used_by(&tenants[..at], resource);
+            let (is, will) = (uses.contains(&Some(resource)), used_by(&tenants[at + 1..], resource));
+            let (before, after) = (was && (is || will), (was || is) && will);
+            let radix = self.slack[resource] as usize + 1;
+            states = states.saturating_mul(if before { radix } else { 1 });
+            state.push((self.slack[resource], before));
+            strides.push(if after { stride } else { 0 });
+            stride = stride.saturating_mul(if after { radix } else { 1 });
+        }
+        let (least, most) = (self.bounds[tenant].least.parts(), self.bounds[tenant].most.parts());
+        let over = std::array::from_fn(|kind| {
+            uses[kind].map_or(0, |resource| (most[kind] - least[kind]).min(self.slack[resource]) as usize)
         });
-        Part { stages: stages.collect() }
-    };
-    order.chunk_by(|&a, &b| label[a] == label[b]).map(part).collect()
+        let uses = uses.map(|used| used.map(|used| resources.partition_point(|&resource| resource < used)));
+        Stage { tenant, least, over, uses, state, strides, states }
+    }
+}
+
+fn parts(problem: &Problem) -> Vec<Part> {
+    let question = Question::new(problem);
+    let label = question.labels();
+    let mut order: Vec<usize> = (0..problem.tenants.len()).collect();
+    order.sort_by_key(|&tenant| (label[tenant], problem.tenants[tenant].gateway, problem.tenants[tenant].disk, tenant));
+    order.chunk_by(|&a, &b| label[a] == label[b]).map(|tenants| question.part(tenants)).collect()
 }
 
 impl Part {
@@ -188,7 +203,8 @@ impl Part {
                     now[used] -= chosen[kind] as u32;
                 }
             }
-            allocation[stage.tenant] = Allotment::of(std::array::from_fn(|kind| stage.least[kind] + chosen[kind] as u32));
+            allocation[stage.tenant] =
+                Allotment::of(std::array::from_fn(|kind| stage.least[kind] + chosen[kind] as u32));
             left = Some(now);
         }
         tables[tables.len() - 1][0]
@@ -204,7 +220,8 @@ impl Stage {
             for b in 0..=second {
                 for c in 0..=share {
                     let over = [a, b, c];
-                    options.push(costs.of(self.tenant, std::array::from_fn(|kind| self.least[kind] + over[kind] as u32)));
+                    options
+                        .push(costs.of(self.tenant, std::array::from_fn(|kind| self.least[kind] + over[kind] as u32)));
                 }
             }
         }
@@ -272,7 +289,8 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused() {
         let problem = brute::wide(64, 1000);
-        let refused = exact(&problem, &Goal::Latency, &|_: usize, at: Allotment| 1.0 / f64::from(at.share)).unwrap_err();
+        let refused =
+            exact(&problem, &Goal::Latency, &|_: usize, at: Allotment| 1.0 / f64::from(at.share)).unwrap_err();
         assert!(refused.transitions > TRANSITIONS_MAX, "{refused}");
     }
 }

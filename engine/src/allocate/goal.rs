@@ -1,6 +1,7 @@
 //! What the search minimises: a sum over tenants of a function of the mean latency of each.
 
-/// Weight of latencies themselves where the goal is targets: it decides between allocations that meet the targets alike.
+/// Weight of latencies themselves where the goal is targets: it decides between allocations that meet the targets
+/// alike.
 const BELOW_TARGET: f64 = 1e-6;
 
 /// The goal. Vectors have one entry per tenant of the problem, in its order.

@@ -33,7 +33,7 @@ pub struct Prediction {
     pub misses: f64,
     /// Mean disk latency of a read that misses, at the server: queueing and service.
     pub disk_ns: f64,
-    /// The part of it that is the wait for a slice of a request that found no other of its tenant.
+    /// The part of it in which other tenants have the disk: the wait for slices. 0 if the disk has none.
     pub slice_wait_ns: f64,
     /// References a second.
     pub references_per_second: f64,

@@ -220,11 +220,8 @@ impl Problem {
         let Bounds { least, most } = self.tenants[tenant].bounds;
         let capacities = self.uses(tenant).map(|used| used.map_or(0, |resource| self.capacity(resource)));
         let [first, second, share] = capacities;
-        let most = Allotment {
-            first: most.first.min(first),
-            second: most.second.min(second),
-            share: most.share.min(share),
-        };
+        let most =
+            Allotment { first: most.first.min(first), second: most.second.min(second), share: most.share.min(share) };
         Bounds { least, most }
     }
 

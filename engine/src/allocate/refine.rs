@@ -22,10 +22,13 @@ const SAMPLES_MIN: usize = 5;
 /// Each sample is predicted by all others up to so many samples, otherwise in so many groups.
 const LEAVE_ONE_OUT_MAX: usize = 20;
 const FOLDS: usize = 10;
-/// The refined model must have less than this part of the error of the model: less of a difference is chance.
-const BEATS: f64 = 0.9;
+/// The refined model must have a smaller error than the model by so many standard errors of the difference: less is
+/// chance.
+const BEATS: f64 = 2.0;
 /// Errors of the logarithm that cost nothing: 1 %, as exact as latencies are measured.
 const TUBE: f64 = 0.01;
+/// The solver stops when no pair of samples violates its conditions by more.
+const STOPS: f64 = 1e-3;
 /// What cross-validation chooses from: costs of larger errors, and squared distances (of scaled features) over which
 /// samples say something of each other.
 const COSTS: [f64; 2] = [1.0, 10.0];
@@ -109,33 +112,38 @@ impl Refinement {
     /// Fits the corrections to the samples, and uses them if they predict better than the model.
     pub fn fit(&mut self) -> Fit {
         let count = self.samples.len();
-        let error = |corrections: &mut dyn Iterator<Item = f64>| {
-            let errors = self.samples.iter().zip(corrections).map(|(sample, correction)| {
-                (sample.model_ns * correction.exp() / sample.measured_ns - 1.0).abs()
-            });
-            errors.sum::<f64>() / count.max(1) as f64
+        let errors = |corrections: &[f64]| -> Vec<f64> {
+            let of = |(sample, correction): (&Sample, &f64)| sample.model_ns * correction.exp() / sample.measured_ns;
+            self.samples.iter().zip(corrections).map(of).map(|ratio| (ratio - 1.0).abs()).collect()
         };
-        let model_error = error(&mut std::iter::repeat(0.0));
+        let of_model = errors(&vec![0.0; count]);
+        let model_error = mean(&of_model);
         self.regression = None;
         self.doubts.clear();
         if count < SAMPLES_MIN {
             return Fit { samples: count, model_error, refined_error: None, is_used: false };
         }
         let scale = Scale::of(&self.samples);
-        let known: Vec<(Features, f64)> =
-            self.samples.iter().map(|sample| (scale.features(sample.at, sample.model_ns), sample.correction())).collect();
+        let known: Vec<(Features, f64)> = self
+            .samples
+            .iter()
+            .map(|sample| (scale.features(sample.at, sample.model_ns), sample.correction()))
+            .collect();
         let choices = COSTS.into_iter().flat_map(|cost| REACHES.map(|reach| (cost, reach)));
         let validated = choices.map(|(cost, reach)| {
             let predicted = validate(&known, cost, reach);
-            (error(&mut predicted.iter().copied()), cost, reach, predicted)
+            (errors(&predicted), cost, reach, predicted)
         });
-        let best = validated.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are choices");
-        let (refined_error, cost, reach, predicted) = best;
-        let is_used = refined_error < BEATS * model_error;
+        let best = validated.min_by(|a, b| mean(&a.0).total_cmp(&mean(&b.0))).expect("there are choices");
+        let (of_refined, cost, reach, predicted) = best;
+        let gains: Vec<f64> = of_model.iter().zip(&of_refined).map(|(model, refined)| model - refined).collect();
+        let gain = mean(&gains);
+        let variance = gains.iter().map(|own| (own - gain).powi(2)).sum::<f64>() / (count - 1) as f64;
+        let is_used = gain > BEATS * (variance / count as f64).sqrt();
         self.doubts = known.iter().zip(predicted).map(|(known, predicted)| (known.1 - predicted).abs()).collect();
         self.regression = is_used.then(|| regress(&known, cost, reach));
         self.scale = Some(scale);
-        Fit { samples: count, model_error, refined_error: Some(refined_error), is_used }
+        Fit { samples: count, model_error, refined_error: Some(mean(&of_refined)), is_used }
     }
 
     /// The factor by which the model's latency of an allotment is to be multiplied; 1 while corrections are not used.
@@ -165,7 +173,8 @@ impl Refinement {
             .iter()
             .map(|open| {
                 let near = known.iter().enumerate().map(|(at, known)| (distance(open, known), doubt(at)));
-                near.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(1.0 / (1.0 + distance(open, &middle)), |near| near.0 * near.1)
+                near.min_by(|a, b| a.0.total_cmp(&b.0))
+                    .map_or(1.0 / (1.0 + distance(open, &middle)), |near| near.0 * near.1)
             })
             .collect();
         let mut chosen = Vec::new();
@@ -180,6 +189,10 @@ impl Refinement {
         }
         chosen
     }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 /// Features have mean 0 and standard deviation 1 over the samples: the regression measures distances.
@@ -222,7 +235,8 @@ fn validate(known: &[(Features, f64)], cost: f64, reach: f64) -> Vec<f64> {
     let folds = if known.len() <= LEAVE_ONE_OUT_MAX { known.len() } else { FOLDS };
     let mut predicted = vec![0.0; known.len()];
     for fold in 0..folds {
-        let others: Vec<_> = known.iter().enumerate().filter(|(at, _)| at % folds != fold).map(|(_, &known)| known).collect();
+        let others: Vec<_> =
+            known.iter().enumerate().filter(|(at, _)| at % folds != fold).map(|(_, &known)| known).collect();
         let regression = regress(&others, cost, reach);
         for at in (fold..known.len()).step_by(folds) {
             predicted[at] = predict(&regression, known[at].0);
@@ -234,7 +248,7 @@ fn validate(known: &[(Features, f64)], cost: f64, reach: f64) -> Vec<f64> {
 fn regress(known: &[(Features, f64)], cost: f64, reach: f64) -> Regression {
     let records = Array2::from_shape_fn((known.len(), FEATURES), |(row, column)| known[row].0[column]);
     let targets = Array1::from_iter(known.iter().map(|known| known.1));
-    let parameters = Regression::params().c_svr(cost, Some(TUBE)).gaussian_kernel(reach);
+    let parameters = Regression::params().c_svr(cost, Some(TUBE)).gaussian_kernel(reach).eps(STOPS);
     parameters.fit(&Dataset::new(records, targets)).expect("parameters are positive")
 }
 
@@ -271,12 +285,15 @@ mod tests {
 
     /// Too low at small shares, as where the wait for a slice is unknown, and too high where tiers have equal sizes.
     fn truth(at: Allotment) -> f64 {
-        model(at) * (1.0 + 4.0 / f64::from(at.share)) * (1.0 - 0.2 * (-(f64::from(at.first) - f64::from(at.second)).powi(2) / 50.0).exp())
+        model(at)
+            * (1.0 + 4.0 / f64::from(at.share))
+            * (1.0 - 0.2 * (-(f64::from(at.first) - f64::from(at.second)).powi(2) / 50.0).exp())
     }
 
     fn everywhere() -> Vec<(Allotment, f64)> {
         let all = (1..=ALL.first).flat_map(|first| {
-            (1..=ALL.second).flat_map(move |second| (1..=ALL.share).map(move |share| Allotment { first, second, share }))
+            (1..=ALL.second)
+                .flat_map(move |second| (1..=ALL.share).map(move |share| Allotment { first, second, share }))
         });
         all.map(|at| (at, model(at))).collect()
     }
@@ -306,16 +323,21 @@ mod tests {
     }
 
     #[test]
-    fn corrections_that_are_noise_are_not_used() {
-        let mut rng = Rng::new(3);
-        let mut refinement = Refinement::new();
-        for at in refinement.suggest(&everywhere(), 20) {
-            let noise = 0.95 + 0.1 * rng.below(1000) as f64 / 1000.0;
-            refinement.add(1, at, model(at) * noise, model(at));
+    fn corrections_that_are_noise_are_seldom_used_and_then_small() {
+        let mut used = 0;
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let mut refinement = Refinement::new();
+            for at in refinement.suggest(&everywhere(), 20) {
+                let noise = 0.95 + 0.1 * rng.below(1000) as f64 / 1000.0;
+                refinement.add(1, at, model(at) * noise, model(at));
+            }
+            let fit = refinement.fit();
+            used += usize::from(fit.is_used);
+            let factor = refinement.factor(ALL, model(ALL));
+            assert!(if fit.is_used { (factor - 1.0).abs() < 0.05 } else { factor == 1.0 }, "{fit:?}, factor {factor}");
         }
-        let fit = refinement.fit();
-        assert!(!fit.is_used, "{fit:?}");
-        assert_eq!(refinement.factor(ALL, model(ALL)), 1.0);
+        assert!(used <= 4, "{used}");
     }
 
     #[test]

@@ -94,7 +94,8 @@ fn best(changes: &[Changes], sizes: &[u32], left: u32) -> Option<Move> {
             while count <= DONORS {
                 let gives = needed.div_ceil(count as u32);
                 let of_size = sizes.partition_point(|&size| size < gives);
-                let from = if needed == 0 { &[][..] } else { donors.get(of_size).map_or(&[][..], |donors| &donors[..]) };
+                let from =
+                    if needed == 0 { &[][..] } else { donors.get(of_size).map_or(&[][..], |donors| &donors[..]) };
                 let from: Vec<_> = from.iter().filter(|donor| donor.1 != taker).take(count).collect();
                 if needed == 0 || from.len() == count {
                     let change = up + from.iter().map(|donor| donor.0).sum::<f64>();

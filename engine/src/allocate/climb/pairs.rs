@@ -87,7 +87,9 @@ impl<S: Surface> Climb<'_, S> {
         }
         for kind in [first, second] {
             // What shrinks comes first, so that there is always enough left.
-            for (tenant, at) in if best.1[kind] < self.at[a][kind] { [(a, best.1), (b, best.2)] } else { [(b, best.2), (a, best.1)] } {
+            for (tenant, at) in
+                if best.1[kind] < self.at[a][kind] { [(a, best.1), (b, best.2)] } else { [(b, best.2), (a, best.1)] }
+            {
                 if at[kind] != self.at[tenant][kind] {
                     self.set(tenant, kind, at[kind]);
                 }

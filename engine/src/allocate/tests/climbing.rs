@@ -122,7 +122,8 @@ fn bounds_hold_with_many_tenants() {
             bounds = Bounds::exactly(Allotment { first: 3, second: 5, share: 4 });
         }
         let gateway = (tenant % 5 != 4).then_some(tenant % 5);
-        let bounds = if gateway.is_none() { Bounds { least: Allotment { first: 0, ..bounds.least }, ..bounds } } else { bounds };
+        let bounds =
+            if gateway.is_none() { Bounds { least: Allotment { first: 0, ..bounds.least }, ..bounds } } else { bounds };
         Tenant { gateway, disk: tenant % 3, bounds }
     });
     let problem = Problem {
@@ -133,7 +134,7 @@ fn bounds_hold_with_many_tenants() {
         tenants: tenants.collect(),
     };
     problem.check().unwrap();
-    let tiers = |at: usize| if at % 4 == 0 { Tiers::Demote } else { Tiers::Lru };
+    let tiers = |at: usize| if at.is_multiple_of(4) { Tiers::Demote } else { Tiers::Lru };
     let model = Model::new(&problem, (0..60).map(|at| evidence(&mut rng, tiers(at))).collect());
     let equal = Baseline::Equal.allocate(&problem, &Goal::Latency, &model, &model, Effort::default(), 1).unwrap();
     let found = climb(&problem, &Goal::Latency, &model, None, Effort::default(), 1);
@@ -175,13 +176,10 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn steps_become_finer_with_less_memory() {
     let step = |memory: u64| Grid::fitting([memory, 1 << 40], 8).cache_step_bytes;
-    assert_eq!([step(1 << 40), step(512 << 20), step(511 << 20), step(32 << 20), step(1 << 20)].map(|step| step >> 10), [
-        32 << 10,
-        32 << 10,
-        16 << 10,
-        2 << 10,
-        256
-    ]);
+    assert_eq!(
+        [step(1 << 40), step(512 << 20), step(511 << 20), step(32 << 20), step(1 << 20)].map(|step| step >> 10),
+        [32 << 10, 32 << 10, 16 << 10, 2 << 10, 256]
+    );
     let grid = Grid { cache_step_bytes: 1 << 20, share_steps: 8 };
     assert_eq!((grid.steps_within(5 << 19), grid.steps_covering(5 << 19), grid.bytes(3)), (2, 3, 3 << 20));
     let third = crate::units::Share::from_ppb(333_333_333).unwrap();

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::super::{Depth, DiskTime, Evidence, MissRatios, Round, Tiers};
 use crate::dice::Rng;
 
-const SECONDS: f64 = 4000.0;
+const SECONDS: f64 = 2000.0;
 /// Milliseconds.
 const SERVICE: f64 = 4.0;
 
@@ -33,8 +33,9 @@ impl Simulation {
             thinking.push(Reverse(stamp(exponential(rng, self.think))));
         }
         let mut queue: VecDeque<f64> = VecDeque::new();
-        let (mut now, mut debt, mut responses, mut count) = (0.0f64, 0.0f64, 0.0f64, 0u32);
-        let mut slice = 0.0f64;
+        let (mut now, mut responses, mut count) = (0.0f64, 0.0f64, 0u32);
+        // The slice: when it begins and ends, and until when the disk worked for it.
+        let (mut begins, mut ends, mut worked) = (0.0f64, self.share * self.round, 0.0f64);
         while now < SECONDS * 1000.0 {
             while thinking.peek().is_some_and(|at| at.0 <= stamp(now)) {
                 queue.push_back(thinking.pop().unwrap().0 as f64 / 1e6);
@@ -44,18 +45,17 @@ impl Simulation {
                 now = now.max(*next as f64 / 1e6 + 1e-6);
                 continue;
             }
-            if self.share < 1.0 {
-                // The slice in which now is, or the next one.
-                while slice + self.share * self.round - debt <= now {
-                    debt = (now - slice - self.share * self.round + debt).clamp(0.0, debt);
-                    slice += self.round;
-                }
-                now = now.max(slice);
+            while self.share < 1.0 && now >= ends {
+                let debt = (worked - ends).max(0.0);
+                begins += self.round;
+                ends = begins + self.share * self.round - debt;
+                worked = begins;
             }
+            now = now.max(begins);
             let service = if self.is_deterministic { SERVICE } else { exponential(rng, SERVICE) };
             let arrived = queue.pop_front().unwrap();
             now += service;
-            debt = (now - slice - self.share * self.round).max(debt);
+            worked = now;
             responses += now - arrived;
             count += 1;
             thinking.push(Reverse(stamp(now + exponential(rng, self.think))));
@@ -91,7 +91,7 @@ fn without_slices_the_law_is_exact() {
             let loops = Simulation { clients, think, share: 1.0, round: 100.0, is_deterministic: false };
             let ((response, rate), (response_predicted, rate_predicted)) = (loops.run(&mut rng), loops.predicted());
             let errors = [response_predicted / response - 1.0, rate_predicted / rate - 1.0];
-            assert!(errors.iter().all(|error| error.abs() < 0.01), "{clients} clients think {think} ms: {errors:?}");
+            assert!(errors.iter().all(|error| error.abs() < 0.02), "{clients} clients think {think} ms: {errors:?}");
         }
     }
 }
@@ -112,7 +112,7 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
                         errors.push((predicted / response - 1.0).abs());
                         of_paper.push((f64::from(clients) * SERVICE / share / response - 1.0).abs());
                         println!(
-                            "N {clients:2} Z {think:6} share {share:5} T {round:6}: {response:8.2} {predicted:8.2} {:+.2}",
+                            "N {clients:2} Z {think:6} share {share:5} T {round:6}: {response:8.2} off by {:+.2}",
                             predicted / response - 1.0
                         );
                     }
@@ -137,7 +137,10 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
         first_hit_ns: 0.0,
         second_hit_ns: 0.0,
         write_ns: 0.0,
-        disk: DiskTime { reads: vec![Depth { depth: 1, service_ns: 8e6 }, Depth { depth: 16, service_ns: 4e6 }], write_ns: 2e6 },
+        disk: DiskTime {
+            reads: vec![Depth { depth: 1, service_ns: 8e6 }, Depth { depth: 16, service_ns: 4e6 }],
+            write_ns: 2e6,
+        },
         outstanding: 16,
         think_ns,
         round: None,

@@ -1,52 +1,70 @@
 //! Miss ratios of two tiers against exact simulation.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use super::super::{DiskTime, Evidence, MissRatios, Tiers};
 use crate::dice::Rng;
 
 const BLOCKS: usize = 2000;
-const WARM: usize = 100_000;
-const COUNTED: usize = 200_000;
+const WARM: usize = 50_000;
+const COUNTED: usize = 150_000;
 const STEP: usize = 50;
 
 /// Blocks in order of use.
 #[derive(Default)]
 struct Lru {
-    of_block: BTreeMap<usize, u64>,
-    by_use: BTreeMap<u64, usize>,
+    /// By block: when it was used last; 0 if it is not here.
+    used: Vec<u64>,
+    /// Uses, the first at the front, also those that later ones have replaced.
+    order: VecDeque<(u64, usize)>,
+    len: usize,
     clock: u64,
 }
 
 impl Lru {
-    fn remove(&mut self, block: usize) -> bool {
-        self.of_block.remove(&block).is_some_and(|used| self.by_use.remove(&used).is_some())
+    fn new() -> Lru {
+        Lru { used: vec![0; BLOCKS], ..Lru::default() }
+    }
+
+    fn has(&self, block: usize) -> bool {
+        self.used[block] != 0
+    }
+
+    fn remove(&mut self, block: usize) {
+        self.len -= usize::from(self.has(block));
+        self.used[block] = 0;
     }
 
     /// Makes this the block used last. What has no room leaves.
     fn insert(&mut self, block: usize, size: usize) -> Option<usize> {
         self.remove(block);
         self.clock += 1;
-        self.of_block.insert(block, self.clock);
-        self.by_use.insert(self.clock, block);
-        let evicted = (self.by_use.len() > size).then(|| self.by_use.pop_first().unwrap().1)?;
-        self.of_block.remove(&evicted);
-        Some(evicted)
+        self.used[block] = self.clock;
+        self.order.push_back((self.clock, block));
+        self.len += 1;
+        while self.len > size {
+            let (used, first) = self.order.pop_front().unwrap();
+            if self.used[first] == used {
+                self.remove(first);
+                return Some(first);
+            }
+        }
+        None
     }
 }
 
 /// Hits in the first and in the second tier, of all references.
 fn simulate(stream: &[usize], tiers: Tiers, first: usize, second: usize) -> (f64, f64) {
-    let (mut client, mut server) = (Lru::default(), Lru::default());
+    let (mut client, mut server) = (Lru::new(), Lru::new());
     let (mut first_hits, mut second_hits) = (0, 0);
     for (at, &block) in stream.iter().enumerate() {
         let counts = usize::from(at >= WARM);
-        if client.of_block.contains_key(&block) {
+        if client.has(block) {
             first_hits += counts;
             client.insert(block, first);
             continue;
         }
-        second_hits += counts * usize::from(server.of_block.contains_key(&block));
+        second_hits += counts * usize::from(server.has(block));
         match tiers {
             Tiers::Lru => {
                 server.insert(block, second);
@@ -67,10 +85,13 @@ fn simulate(stream: &[usize], tiers: Tiers, first: usize, second: usize) -> (f64
 fn zipf(exponent: f64, seed: u64) -> Vec<usize> {
     let mut rng = Rng::new(seed);
     let weights: Vec<f64> = (1..=BLOCKS).map(|rank| (rank as f64).powf(-exponent)).collect();
-    let sums: Vec<f64> = weights.iter().scan(0.0, |sum, weight| {
-        *sum += weight;
-        Some(*sum)
-    }).collect();
+    let sums: Vec<f64> = weights
+        .iter()
+        .scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        })
+        .collect();
     let pick = |rng: &mut Rng| {
         let at = rng.below(1 << 40) as f64 / (1u64 << 40) as f64 * sums[BLOCKS - 1];
         sums.partition_point(|&sum| sum < at)
@@ -115,7 +136,10 @@ fn two_tiers_miss_what_one_would() {
                     let predicted = evidence.predict(first as u64, second as u64, 1.0);
                     assert!((predicted.first_hits - first_hits).abs() < 0.01, "{predicted:?}");
                     let error = predicted.misses - (1.0 - first_hits - second_hits);
-                    println!("{tiers:?} {exponent} c {first:4} s {second:4}: {:.3} off by {error:+.4}", predicted.misses);
+                    println!(
+                        "{tiers:?} {exponent} c {first:4} s {second:4}: {:.3} off by {error:+.4}",
+                        predicted.misses
+                    );
                     let list = if first == second { &mut of_equal } else { &mut errors };
                     list.push(error.abs());
                 }
@@ -130,5 +154,6 @@ fn two_tiers_miss_what_one_would() {
 #[test]
 fn without_a_first_tier_nothing_hits_there() {
     let prediction = evidence(Tiers::Lru, MissRatios::new([(0, 0.5), (100, 0.1)])).predict(0, 100, 1.0);
-    assert_eq!((prediction.first_hits, prediction.second_hits, prediction.misses), (0.0, 0.9, 0.1));
+    assert_eq!(prediction.first_hits, 0.0);
+    assert!((prediction.second_hits - 0.9).abs() < 1e-9 && (prediction.misses - 0.1).abs() < 1e-9, "{prediction:?}");
 }
