@@ -34,6 +34,8 @@ pub(super) struct Posed {
     pub(super) subjects: Vec<Subject>,
     pub(super) kept: Vec<Kept>,
     pub(super) evidence: Vec<Evidence>,
+    /// The part of its disk's time that each tenant has in any case, because others leave it unused.
+    pub(super) unused: Vec<f64>,
     pub(super) now: Vec<Has>,
     pub(super) problem: Problem,
     pub(super) model: Model,
@@ -82,12 +84,14 @@ fn is_share_handed(disk: &DiskEvidence, tenant: &TenantEvidence) -> bool {
 /// The problem of all tenants that can be planned.
 pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let (found, mut kept) = matched(observed);
-    let (mut subjects, mut evidence) = (Vec::new(), Vec::new());
+    let (mut subjects, mut evidence, mut unused) = (Vec::new(), Vec::new(), Vec::new());
     for subject in found {
-        match evidence_of(observed, subject) {
+        let left = unused_by_others(observed, subject.server);
+        match evidence_of(observed, subject, left) {
             Ok(of) => {
                 subjects.push(subject);
                 evidence.push(of);
+                unused.push(left);
             }
             Err(reason) => {
                 kept.push(Kept { at: subject.server, reason: reason.clone() });
@@ -109,7 +113,7 @@ pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let problem = fitting(observed, &subjects, &pools)?;
     let now = subjects.iter().map(|subject| present(observed, *subject)).collect();
     let model = Model::new(&problem, evidence.clone());
-    Ok(Posed { subjects, kept, evidence, now, problem, model, pools })
+    Ok(Posed { subjects, kept, evidence, unused, now, problem, model, pools })
 }
 
 fn present(observed: &Observed, subject: Subject) -> Has {
@@ -322,7 +326,7 @@ fn mean_ns((window, total): (Load, Load), of: impl Fn(&Load) -> (f64, u64)) -> O
 }
 
 /// What the model needs to know of a tenant, or why it cannot be planned.
-fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String> {
+fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evidence, String> {
     let front = subject.gateway.unwrap_or(subject.server);
     let (clients, server) = (observed.loads(front), observed.loads(subject.server));
     let curve = curve_of(observed.tenant(front))?;
@@ -356,9 +360,7 @@ fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String
     let points = |of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
-    let service = |load: &Load| (load.did.disk_service_seconds, load.did.disk_reads);
-    let owned = |load: &Load| (load.did.disk_owned_seconds, load.did.disk_requests);
-    let service_ns = mean_ns(server, service).into_iter().chain(mean_ns(server, owned)).fold(f64::INFINITY, f64::min);
+    let service_ns = service_ns(server).ok_or("no read of the disk was measured yet")?;
     let (of_disk, of_server) = (observed.disk(subject.server), observed.tenant(subject.server));
     let evidence = Evidence {
         tiers: Tiers::Lru,
@@ -379,7 +381,35 @@ fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String
         }),
     };
     let now = present(observed, subject);
-    Ok(evidence.calibrated(now.first, now.second, now.share.clamp(0.001, 1.0), disk_ns))
+    Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
+}
+
+/// Disk time of a request: the time in the device, or less if several are in it at once.
+fn service_ns(loads: (Load, Load)) -> Option<f64> {
+    let service = |load: &Load| (load.did.disk_service_seconds, load.did.disk_reads);
+    let owned = |load: &Load| (load.did.disk_owned_seconds, load.did.disk_requests);
+    mean_ns(loads, service).into_iter().chain(mean_ns(loads, owned)).reduce(f64::min)
+}
+
+/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole disk:
+/// their clients think between two reads that miss, as the interactive response time law says.
+fn unused_by_others(observed: &Observed, at: At) -> f64 {
+    let others = (0..observed.disk(at).tenants.len()).filter(|&tenant| tenant != at.tenant);
+    let used = others.map(|tenant| would_use(observed.loads(At { tenant, ..at })));
+    (1.0 - used.sum::<f64>()).max(0.0)
+}
+
+/// The part of the disk's time that a tenant would use if it had all of it, with its present caches.
+fn would_use(loads: (Load, Load)) -> f64 {
+    let Load { seconds, did } = loads.0;
+    let (reads, writes) = (did.disk_reads as f64, did.disk_requests.saturating_sub(did.disk_reads) as f64);
+    let Some(service) = service_ns(loads).map(|ns| ns / 1e9).filter(|_| reads + writes > 0.0) else { return 0.0 };
+    let clients = f64::from(did.outstanding_max.max(1));
+    let waited = did.disk_queue_seconds + did.disk_slice_seconds + did.disk_service_seconds;
+    // Of each client, between two reads of the disk.
+    let think = if reads > 0.0 { (clients * seconds - waited).max(0.0) / reads } else { f64::INFINITY };
+    let by_reads = (clients * service / (think + service)).min(1.0);
+    (by_reads + writes * service / seconds).min(1.0)
 }
 
 fn curve_of(tenant: &TenantEvidence) -> Result<&CurveEvidence, String> {
