@@ -35,8 +35,8 @@ class Allocating(ServerCase):
 
     def load(self, uri, size, *more):
         """A client that reads evenly from the first `size` bytes, until `quiet`."""
-        command = ["fio", "--name=load", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--norandommap", "--bs=4k", "--thread"]
-        command += [f"--size={size}", "--time_based", "--runtime=280", "--iodepth=1", *more]
+        command = ["fio", "--name=load", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--norandommap"]
+        command += ["--bs=4k", "--thread", f"--size={size}", "--time_based", "--runtime=280", "--iodepth=1", *more]
         log = open(self.scratch / "fio.log", "ab")
         self.addCleanup(log.close)
         self.clients.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))

@@ -1,6 +1,8 @@
 //! From evidence to the problem that the engine solves, and from its solution to sizes and shares.
 
-use engine::allocate::{Allotment, Bounds, DiskTime, Evidence, Grid, MissRatios, Model, Problem, Round, Tenant, Tiers};
+use engine::allocate::{
+    Allotment, Bounds, DiskTime, Evidence, Grid, Interruption, MissRatios, Model, Problem, Round, Tenant, Tiers,
+};
 use engine::units::BLOCK;
 
 use super::Failure;
@@ -377,11 +379,31 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
         round: of_disk.round_seconds.map(|round| Round {
             round_ns: round * 1e9,
             efficiency: of_server.efficiency.unwrap_or(1.0).clamp(0.05, 1.0),
-            interruption: None,
+            interruption: interruption(observed, subject.server),
         }),
     };
     let now = present(observed, subject);
     Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
+}
+
+/// How a request of a tenant interrupts the slices of others: by their shares, how long their requests in the device
+/// take, and what they lose.
+fn interruption(observed: &Observed, at: At) -> Option<Interruption> {
+    let disk = observed.disk(at);
+    let switch = disk.switch_seconds?;
+    let (mut shares, mut drain, mut loss) = (0.0, 0.0, 0.0);
+    for (tenant, of) in disk.tenants.iter().enumerate().filter(|(tenant, _)| *tenant != at.tenant) {
+        let loads = observed.loads(At { tenant, ..at });
+        let share = of.share.effective;
+        if loads.0.did.disk_requests > 0 && share > 0.0 {
+            let service = service_ns(loads).unwrap_or(0.0) / 1e9;
+            shares += share;
+            drain += share * f64::from(loads.0.did.outstanding_max) * service;
+            loss += share * of.loss_seconds.unwrap_or(switch);
+        }
+    }
+    let others = if shares > 0.0 { (drain / shares, loss / shares) } else { (0.0, 0.0) };
+    Some(Interruption { delay_ns: (others.0 + switch) * 1e9, cost_ns: (others.1.max(switch) + switch) * 1e9 })
 }
 
 /// Disk time of a request: the time in the device, or less if several are in it at once.
@@ -391,8 +413,8 @@ fn service_ns(loads: (Load, Load)) -> Option<f64> {
     mean_ns(loads, service).into_iter().chain(mean_ns(loads, owned)).reduce(f64::min)
 }
 
-/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole disk:
-/// their clients think between two reads that miss, as the interactive response time law says.
+/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole
+/// disk: their clients think between two reads that miss, as the interactive response time law says.
 fn unused_by_others(observed: &Observed, at: At) -> f64 {
     let others = (0..observed.disk(at).tenants.len()).filter(|&tenant| tenant != at.tenant);
     let used = others.map(|tenant| would_use(observed.loads(At { tenant, ..at })));

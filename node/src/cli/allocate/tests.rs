@@ -38,6 +38,7 @@ fn tenant(name: &str, volumes: Vec<VolumeEvidence>, cache: Resource<u64>, share:
         cache,
         share_least: 0.0,
         efficiency: Some(0.9),
+        loss_seconds: Some(0.005),
         load: LoadEvidence {
             reads: 1000,
             read_seconds: 5.05,
@@ -85,6 +86,7 @@ fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> O
         fixed_shares: None,
         policy: "insulated".into(),
         round_seconds: Some(0.1),
+        switch_seconds: Some(0.005),
         tenants,
     };
     ObservedServer { place: place.parse().unwrap(), disks: vec![ObservedDisk { now, loads }] }
