@@ -79,6 +79,7 @@ impl Control {
                 },
                 share_least: unplanned.effective(&name).filter(|_| is_bound).unwrap_or(0.0),
                 efficiency: plan.map(|plan| f64::from(plan.efficiency_permille) / 1000.0),
+                loss_seconds: plan.map(|plan| plan.loss_ns as f64 / SECOND as f64),
                 load: load(stats, &snapshot),
                 curve: curves.get(&name).cloned(),
             });
@@ -94,6 +95,7 @@ impl Control {
             fixed_shares,
             policy: chosen.name.to_string(),
             round_seconds: (round_ns > 0).then(|| round_ns as f64 / SECOND as f64),
+            switch_seconds: has_slices.then(|| chosen.settings.switch_ns as f64 / SECOND as f64),
             tenants,
         })
     }
@@ -379,7 +381,8 @@ impl Running {
         };
         let planned: u64 = self.tenants.keys().map(|tenant| beyond(self.allotment(tenant))).sum();
         let free = self.plannable_frames(snapshot);
-        if planned > free {
+        // Each size is rounded to frames, and so is what was requested.
+        if planned > free + self.tenants.len() as u64 {
             let [planned, free] = [planned, free].map(|frames| Size(frames * FRAME_BYTES));
             return Err(AllocationError::Caches { disk: disk.clone(), planned, free }.into());
         }

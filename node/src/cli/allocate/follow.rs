@@ -96,7 +96,7 @@ async fn act(planned: Planned, threshold: f64, token: Option<&str>) -> Step {
         return Step::Kept(view, "the allocation is as planned".into());
     }
     if !is_stable {
-        return Step::Kept(view, "curves have changed since the last plan".into());
+        return Step::Kept(view, "a curve has changed since the last plan, or there was none".into());
     }
     if gain <= threshold {
         let why = format!("a gain of {} is predicted, the threshold is {}", percent(gain), percent(threshold));

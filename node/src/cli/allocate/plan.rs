@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use engine::allocate::{Allotment, Baseline, Effort, Evidence, Goal, Refined, Refinement, Tiers, best};
+use engine::allocate::{
+    Allotment, Baseline, Effort, Evidence, Goal, Prediction, Refined, Refinement, Surface, Tiers, best,
+};
 use serde::Serialize;
 
 use super::Failure;
@@ -108,6 +110,7 @@ pub(super) struct Planned {
 pub(super) struct Drawn {
     pub(super) name: String,
     pub(super) evidence: Evidence,
+    pub(super) unused: f64,
     pub(super) factor: f64,
     pub(super) has_gateway: bool,
     pub(super) whole: Has,
@@ -186,8 +189,14 @@ struct Solving<'a> {
 }
 
 impl Solving<'_> {
-    fn surface(&self) -> Refined<'_> {
-        Refined { model: &self.posed.model, refinements: &self.refinements }
+    /// Latency in steps; a tenant also has the time that others leave unused.
+    fn surface(&self) -> impl Surface {
+        let steps = f64::from(self.posed.problem.grid.share_steps);
+        let refined = Refined { model: &self.posed.model, refinements: &self.refinements };
+        move |tenant: usize, at: Allotment| {
+            let unused = (self.posed.unused[tenant] * steps) as u32;
+            refined.latency_ns(tenant, Allotment { share: at.share.max(unused), ..at })
+        }
     }
 
     fn solve(&self, method: Option<Baseline>) -> Result<Vec<Allotment>, Failure> {
@@ -206,7 +215,7 @@ impl Solving<'_> {
 
     /// The latency of a tenant with this, nanoseconds; `at` is the nearest allotment in steps.
     fn latency_ns(&self, tenant: usize, has: Has, at: Allotment) -> f64 {
-        let model_ns = predicted(&self.posed.evidence[tenant], has).latency_ns;
+        let model_ns = self.posed.predicted(tenant, has).latency_ns;
         model_ns * self.refinements[tenant].factor(at, model_ns)
     }
 
@@ -241,8 +250,16 @@ impl Solving<'_> {
     }
 }
 
-fn predicted(evidence: &Evidence, has: Has) -> engine::allocate::Prediction {
-    evidence.predict(has.first, has.second, has.share.clamp(0.001, 1.0))
+impl Posed {
+    /// What the model predicts for a tenant that has this.
+    fn predicted(&self, tenant: usize, has: Has) -> Prediction {
+        predicted(&self.evidence[tenant], self.unused[tenant], has)
+    }
+}
+
+/// The prediction for a tenant that has this, and the time that others leave unused.
+pub(super) fn predicted(evidence: &Evidence, unused: f64, has: Has) -> Prediction {
+    evidence.predict(has.first, has.second, has.share.max(unused).clamp(0.001, 1.0))
 }
 
 /// The cost by the goal, in seconds where it is a time.
@@ -287,7 +304,7 @@ pub(super) fn plan(
             planned: solving.allotted(tenant, planned, planned_ns[tenant]),
             measured_latency_seconds: measured,
             reason: match is_handed(observed, posed.subjects[tenant]) {
-                true => reason(&posed.evidence[tenant], gateway.is_some(), now, planned),
+                true => reason(&posed, tenant, now, planned),
                 false => NOT_HANDED.into(),
             },
         }
@@ -315,6 +332,7 @@ pub(super) fn plan(
     let drawn = |tenant: usize| Drawn {
         name: names[tenant].clone(),
         evidence: posed.evidence[tenant].clone(),
+        unused: posed.unused[tenant],
         factor: solving.refinements[tenant].factor(at[tenant], planned_ns[tenant]),
         has_gateway: posed.subjects[tenant].gateway.is_some(),
         whole: posed.whole(tenant),
@@ -337,7 +355,7 @@ fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refine
         let front = subject.gateway.unwrap_or(subject.server);
         let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
         let measured_ns = observed.loads(front).0.latency().unwrap_or(0.0) * 1e9;
-        let model_ns = predicted(&posed.evidence[tenant], posed.now[tenant]).latency_ns;
+        let model_ns = posed.predicted(tenant, posed.now[tenant]).latency_ns;
         let curve = observed.tenant(front).curve.as_ref().map_or(&[][..], |curve| &curve.points);
         is_stable &= memory.learn(key.clone(), curve, at, (measured_ns, model_ns));
         refinements.push(memory.known[&key].refinement.clone());
@@ -353,16 +371,17 @@ fn tiers(evidence: &Evidence) -> &'static str {
 }
 
 /// Where its reads are answered from, now and then.
-fn reason(evidence: &Evidence, has_gateway: bool, now: Has, planned: Has) -> String {
+fn reason(posed: &Posed, tenant: usize, now: Has, planned: Has) -> String {
+    let has_gateway = posed.subjects[tenant].gateway.is_some();
     let words = |has: Has| {
-        let of = predicted(evidence, has);
+        let of = posed.predicted(tenant, has);
         let percent = |part: f64| format!("{:.0}%", part * 100.0);
         let gateway = if has_gateway { format!("{} at the gateway, ", percent(of.first_hits)) } else { String::new() };
         let hits = of.second_hits + if has_gateway { 0.0 } else { of.first_hits };
         let disk = duration(of.disk_ns / 1e9);
         format!("{gateway}{} at the server, {} from the disk in {disk}", percent(hits), percent(of.misses))
     };
-    if evidence.read_fraction == 0.0 {
+    if posed.evidence[tenant].read_fraction == 0.0 {
         return "it only writes".into();
     }
     format!("reads: {}; now: {}", words(planned), words(now))

@@ -1,6 +1,8 @@
 //! From evidence to the problem that the engine solves, and from its solution to sizes and shares.
 
-use engine::allocate::{Allotment, Bounds, DiskTime, Evidence, Grid, MissRatios, Model, Problem, Round, Tenant, Tiers};
+use engine::allocate::{
+    Allotment, Bounds, DiskTime, Evidence, Grid, Interruption, MissRatios, Model, Problem, Round, Tenant, Tiers,
+};
 use engine::units::BLOCK;
 
 use super::Failure;
@@ -34,6 +36,8 @@ pub(super) struct Posed {
     pub(super) subjects: Vec<Subject>,
     pub(super) kept: Vec<Kept>,
     pub(super) evidence: Vec<Evidence>,
+    /// The part of its disk's time that each tenant has in any case, because others leave it unused.
+    pub(super) unused: Vec<f64>,
     pub(super) now: Vec<Has>,
     pub(super) problem: Problem,
     pub(super) model: Model,
@@ -82,12 +86,14 @@ fn is_share_handed(disk: &DiskEvidence, tenant: &TenantEvidence) -> bool {
 /// The problem of all tenants that can be planned.
 pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let (found, mut kept) = matched(observed);
-    let (mut subjects, mut evidence) = (Vec::new(), Vec::new());
+    let (mut subjects, mut evidence, mut unused) = (Vec::new(), Vec::new(), Vec::new());
     for subject in found {
-        match evidence_of(observed, subject) {
+        let left = unused_by_others(observed, subject.server);
+        match evidence_of(observed, subject, left) {
             Ok(of) => {
                 subjects.push(subject);
                 evidence.push(of);
+                unused.push(left);
             }
             Err(reason) => {
                 kept.push(Kept { at: subject.server, reason: reason.clone() });
@@ -109,7 +115,7 @@ pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let problem = fitting(observed, &subjects, &pools)?;
     let now = subjects.iter().map(|subject| present(observed, *subject)).collect();
     let model = Model::new(&problem, evidence.clone());
-    Ok(Posed { subjects, kept, evidence, now, problem, model, pools })
+    Ok(Posed { subjects, kept, evidence, unused, now, problem, model, pools })
 }
 
 fn present(observed: &Observed, subject: Subject) -> Has {
@@ -129,7 +135,8 @@ fn memory_for(observed: &Observed, disk: At, members: &[At]) -> u64 {
     for (tenant, of) in evidence.tenants.iter().enumerate().filter(|(_, of)| handed(&of.cache)) {
         let floor = floor(evidence, &of.cache);
         match members.iter().any(|member| member.tenant == tenant) {
-            true => left += floor,
+            // In whole blocks, as the server counts.
+            true => left += floor - floor % evidence.block_memory_bytes.max(1),
             // A tenant that is not planned keeps its plan.
             false => left = left.saturating_sub(of.cache.effective.saturating_sub(floor)),
         }
@@ -321,7 +328,7 @@ fn mean_ns((window, total): (Load, Load), of: impl Fn(&Load) -> (f64, u64)) -> O
 }
 
 /// What the model needs to know of a tenant, or why it cannot be planned.
-fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String> {
+fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evidence, String> {
     let front = subject.gateway.unwrap_or(subject.server);
     let (clients, server) = (observed.loads(front), observed.loads(subject.server));
     let curve = curve_of(observed.tenant(front))?;
@@ -355,9 +362,7 @@ fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String
     let points = |of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
-    let service = |load: &Load| (load.did.disk_service_seconds, load.did.disk_reads);
-    let owned = |load: &Load| (load.did.disk_owned_seconds, load.did.disk_requests);
-    let service_ns = mean_ns(server, service).into_iter().chain(mean_ns(server, owned)).fold(f64::INFINITY, f64::min);
+    let service_ns = service_ns(server).ok_or("no read of the disk was measured yet")?;
     let (of_disk, of_server) = (observed.disk(subject.server), observed.tenant(subject.server));
     let evidence = Evidence {
         tiers: Tiers::Lru,
@@ -374,11 +379,59 @@ fn evidence_of(observed: &Observed, subject: Subject) -> Result<Evidence, String
         round: of_disk.round_seconds.map(|round| Round {
             round_ns: round * 1e9,
             efficiency: of_server.efficiency.unwrap_or(1.0).clamp(0.05, 1.0),
-            interruption: None,
+            interruption: interruption(observed, subject.server),
         }),
     };
     let now = present(observed, subject);
-    Ok(evidence.calibrated(now.first, now.second, now.share.clamp(0.001, 1.0), disk_ns))
+    Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
+}
+
+/// How a request of a tenant interrupts the slices of others: by their shares, how long their requests in the device
+/// take, and what they lose.
+fn interruption(observed: &Observed, at: At) -> Option<Interruption> {
+    let disk = observed.disk(at);
+    let switch = disk.switch_seconds?;
+    let (mut shares, mut drain, mut loss) = (0.0, 0.0, 0.0);
+    for (tenant, of) in disk.tenants.iter().enumerate().filter(|(tenant, _)| *tenant != at.tenant) {
+        let loads = observed.loads(At { tenant, ..at });
+        let share = of.share.effective;
+        if loads.0.did.disk_requests > 0 && share > 0.0 {
+            let service = service_ns(loads).unwrap_or(0.0) / 1e9;
+            shares += share;
+            drain += share * f64::from(loads.0.did.outstanding_max) * service;
+            loss += share * of.loss_seconds.unwrap_or(switch);
+        }
+    }
+    let others = if shares > 0.0 { (drain / shares, loss / shares) } else { (0.0, 0.0) };
+    Some(Interruption { delay_ns: (others.0 + switch) * 1e9, cost_ns: (others.1.max(switch) + switch) * 1e9 })
+}
+
+/// Disk time of a request: the time in the device, or less if several are in it at once.
+fn service_ns(loads: (Load, Load)) -> Option<f64> {
+    let service = |load: &Load| (load.did.disk_service_seconds, load.did.disk_reads);
+    let owned = |load: &Load| (load.did.disk_owned_seconds, load.did.disk_requests);
+    mean_ns(loads, service).into_iter().chain(mean_ns(loads, owned)).reduce(f64::min)
+}
+
+/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole
+/// disk: their clients think between two reads that miss, as the interactive response time law says.
+fn unused_by_others(observed: &Observed, at: At) -> f64 {
+    let others = (0..observed.disk(at).tenants.len()).filter(|&tenant| tenant != at.tenant);
+    let used = others.map(|tenant| would_use(observed.loads(At { tenant, ..at })));
+    (1.0 - used.sum::<f64>()).max(0.0)
+}
+
+/// The part of the disk's time that a tenant would use if it had all of it, with its present caches.
+fn would_use(loads: (Load, Load)) -> f64 {
+    let Load { seconds, did } = loads.0;
+    let (reads, writes) = (did.disk_reads as f64, did.disk_requests.saturating_sub(did.disk_reads) as f64);
+    let Some(service) = service_ns(loads).map(|ns| ns / 1e9).filter(|_| reads + writes > 0.0) else { return 0.0 };
+    let clients = f64::from(did.outstanding_max.max(1));
+    let waited = did.disk_queue_seconds + did.disk_slice_seconds + did.disk_service_seconds;
+    // Of each client, between two reads of the disk.
+    let think = if reads > 0.0 { (clients * seconds - waited).max(0.0) / reads } else { f64::INFINITY };
+    let by_reads = (clients * service / (think + service)).min(1.0);
+    (by_reads + writes * service / seconds).min(1.0)
 }
 
 fn curve_of(tenant: &TenantEvidence) -> Result<&CurveEvidence, String> {

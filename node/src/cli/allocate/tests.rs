@@ -38,6 +38,7 @@ fn tenant(name: &str, volumes: Vec<VolumeEvidence>, cache: Resource<u64>, share:
         cache,
         share_least: 0.0,
         efficiency: Some(0.9),
+        loss_seconds: Some(0.005),
         load: LoadEvidence {
             reads: 1000,
             read_seconds: 5.05,
@@ -64,6 +65,10 @@ fn none<T>(effective: T) -> Resource<T> {
     Resource { requested: None, auto: false, planned: None, effective }
 }
 
+fn stated<T: Copy>(requested: T) -> Resource<T> {
+    Resource { requested: Some(requested), auto: false, planned: None, effective: requested }
+}
+
 fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> ObservedServer {
     let load = |tenant: &TenantEvidence| {
         let load = Load { seconds: 10.0, did: tenant.load };
@@ -81,6 +86,7 @@ fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> O
         fixed_shares: None,
         policy: "insulated".into(),
         round_seconds: Some(0.1),
+        switch_seconds: Some(0.005),
         tenants,
     };
     ObservedServer { place: place.parse().unwrap(), disks: vec![ObservedDisk { now, loads }] }
@@ -137,10 +143,9 @@ fn tenants_are_matched_by_the_exports_of_their_volumes() {
 
 #[test]
 fn what_is_divided_is_what_was_handed_over_and_promises_are_bounds() {
-    let stated = |requested, effective| Resource { requested: Some(requested), auto: false, planned: None, effective };
     let tenants = vec![
         tenant("auto", vec![volume(1, &[])], auto(8 * MIB), auto(0.25)),
-        tenant("stated", vec![volume(2, &[])], stated(12 * MIB, 12 * MIB), stated(1.0 / 3.0, 1.0 / 3.0)),
+        tenant("stated", vec![volume(2, &[])], stated(12 * MIB), stated(1.0 / 3.0)),
         tenant("none", vec![volume(3, &[])], none(10 * MIB), none(0.2)),
     ];
     // Beyond 12 MiB and the smallest cache, and beyond a third.

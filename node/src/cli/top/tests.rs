@@ -25,7 +25,7 @@ fn tenant(name: &str, ratio: f64, reads: f64) -> TenantView {
     TenantView {
         name: name.into(),
         volumes: vec![name.into()],
-        share: ShareView { requested: None, effective: Some(0.5) },
+        share: ShareView { effective: Some(0.5), ..ShareView::default() },
         guarantee: None,
         usage: None,
         slice: Some(SliceView { seconds: 0.757, loss_seconds: 0.057, round_seconds: 1.5, wait_seconds_max: 2.0 }),

@@ -40,6 +40,8 @@ pub struct DiskEvidence {
     pub policy: String,
     /// The round of slices while all tenants are busy, seconds; absent without slices.
     pub round_seconds: Option<f64>,
+    /// The cost of a context switch of the disk, seconds; absent without slices.
+    pub switch_seconds: Option<f64>,
     /// Its tenants.
     pub tenants: Vec<TenantEvidence>,
 }
@@ -61,6 +63,8 @@ pub struct TenantEvidence {
     pub share_least: f64,
     /// The fraction of its slices that it does not lose at context switches; absent without slices.
     pub efficiency: Option<f64>,
+    /// What it loses of a slice, seconds, recent mean; absent without slices.
+    pub loss_seconds: Option<f64>,
     /// Counters.
     pub load: LoadEvidence,
     /// Its miss-ratio curve; absent without requests.
