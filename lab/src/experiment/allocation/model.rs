@@ -18,8 +18,8 @@ pub const MODEL: Experiment = Experiment {
     name: "allocation-model",
     question: "How well does the model predict latencies and miss ratios for partitions and shares that a tenant never \
                had?",
-    setup: "The loads of allocation-paper, each beside three backlogged readers: 96 combinations of partitions (1, 4, \
-            8, 15 steps of the first tier; 1, 8, 16, 29 of the second) and shares (1, 2, 4, 6, 10, 14 sixteenths). The \
+    setup: "The loads of allocation-paper, each beside three backlogged readers: 54 combinations of partitions (1, 8, \
+            15 steps of the first tier; 1, 12, 29 of the second) and shares (1, 2, 4, 6, 10, 14 sixteenths). The \
             evidence is that of one run with 8 and 8 steps and a quarter of the disk. Miss ratios: all 24 x 31 \
             partitions against exact simulation; DEMOTE on a grid of 30.",
     paper: "Soundararajan et al., section 6.4, figures 4, 7 and 8: total latency 3.3 to 16 %, disk latency 4 to 102 %, \
@@ -58,8 +58,8 @@ fn share(of: Allotment) -> f64 {
 
 /// The evidence of a load, from its run with [`BASE`].
 pub fn of_base(measured: &Measured, scene: &Scene) -> Result<Evidence, String> {
-    let evidence = evidence(&measured.base, &scene.stand.profile(true)?)?;
     let (first, second) = (grid().bytes(BASE.first), grid().bytes(BASE.second));
+    let evidence = evidence(&measured.base, first.max(second), &scene.stand.profile(true)?)?;
     Ok(match measured.base.disk_ns() {
         Some(disk_ns) => evidence.calibrated(first, second, share(BASE), disk_ns),
         None => evidence,
@@ -111,7 +111,7 @@ fn misses_at(of: &[((u32, u32), f64)], at: Allotment) -> Option<f64> {
 
 /// Exact misses with DEMOTE.
 fn demoted(measured: &Measured, context: &Context) -> Result<Vec<((u32, u32), f64)>, String> {
-    let counted = if context.quick { 60_000 } else { 250_000 };
+    let counted = if context.quick { 60_000 } else { 200_000 };
     let before = PAST + counted / 2;
     let records = measured.kind.records(mixed(context.seeds[0], 0))?;
     let trace = Trace::new(records.take(before + counted), before);

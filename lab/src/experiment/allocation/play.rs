@@ -45,7 +45,6 @@ pub struct Actor<'a> {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
     pub requests: u64,
-    pub reads: u64,
     pub seconds: f64,
     /// Of all requests, of reads, and of writes.
     pub latency_ns: f64,
@@ -95,13 +94,8 @@ pub struct Played {
     pub told: Vec<Told>,
 }
 
-impl Played {
-    /// The sum of the tenants' mean latencies, nanoseconds.
-    pub fn total_ns(&self) -> f64 {
-        self.seen.iter().map(|seen| seen.latency_ns).sum()
-    }
-}
-
+/// By how much longer caches fill before a run that the planner learns from.
+const LEARNING: u64 = 15;
 /// How often a control plane looks at the number of outstanding requests.
 const LOOK_NS: Nanos = SECOND / 2;
 /// Memory for what the tenants' partitions do not use, bytes.
@@ -116,10 +110,15 @@ impl Scene {
             stand,
             gateways: vec![32 << 20; 2],
             link_ns: 100_000,
-            fill_ns: if context.quick { 20 } else { 60 } * SECOND,
-            settle_ns: if context.quick { 10 } else { 20 } * SECOND,
-            counted_ns: if context.quick { 40 } else { 120 } * SECOND,
+            fill_ns: if context.quick { 12 } else { 20 } * SECOND,
+            settle_ns: if context.quick { 8 } else { 20 } * SECOND,
+            counted_ns: if context.quick { 30 } else { 120 } * SECOND,
         })
+    }
+
+    /// The same for a run that the planner learns from: curves have forgotten that the caches were empty.
+    pub fn learning(&self) -> Scene {
+        Scene { fill_ns: self.fill_ns * LEARNING, ..self.clone() }
     }
 
     fn tenant(&self, at: usize, of: usize, actor: &Actor<'_>, seed: u64) -> Result<Tenant, String> {
@@ -137,7 +136,7 @@ impl Scene {
             start,
             bytes,
             write_cache: WriteCache::Volatile,
-            load: actor.kind.workload(blocks, mixed(seed, at))?,
+            load: actor.kind.workload(blocks, self.fill_ns, mixed(seed, at))?,
         })
     }
 
@@ -246,7 +245,6 @@ fn seen(told: &Told, [reads, writes]: [(u64, u64); 2]) -> Seen {
     let part = |of: f64| if blocks > 0.0 { of / blocks } else { 0.0 };
     Seen {
         requests,
-        reads: reads.0,
         seconds: told.seconds,
         latency_ns: mean((requests, reads.1 + writes.1)),
         read_ns: mean(reads),

@@ -32,7 +32,7 @@ const WRITE_BACK_S: f64 = 4.4;
 pub struct Ratios {
     grid: Grid,
     pub read_fraction: f64,
-    firsts: Vec<(f64, f64, Misses)>,
+    firsts: Vec<(f64, Misses)>,
 }
 
 impl Ratios {
@@ -44,7 +44,7 @@ impl Ratios {
         let lag = (rate * WRITE_BACK_S) as usize;
         let of = |steps: u32| {
             let first = First::new(&trace, frames(grid, steps), lag.max(1));
-            (first.hit_ratio(&trace), first.write_backs(&trace), first.lru(&trace))
+            (first.hit_ratio(&trace), first.lru(&trace))
         };
         Ok(Ratios { grid, read_fraction: trace.read_fraction(), firsts: (1..=most).map(of).collect() })
     }
@@ -54,14 +54,9 @@ impl Ratios {
         self.firsts[first as usize - 1].0
     }
 
-    /// Write-backs of the first tier, by request.
-    pub fn write_backs(&self, first: u32) -> f64 {
-        self.firsts[first as usize - 1].1
-    }
-
     /// Misses in both tiers, of reads.
     pub fn misses(&self, first: u32, second: u32) -> f64 {
-        self.firsts[first as usize - 1].2.ratio(frames(self.grid, second))
+        self.firsts[first as usize - 1].1.ratio(frames(self.grid, second))
     }
 }
 
@@ -86,10 +81,8 @@ impl Nodes {
     pub fn new(quick: bool) -> Nodes {
         let of = |list: &[u32]| list.to_vec();
         match quick {
-            true => Nodes { firsts: of(&[1, 15]), seconds: of(&[1, 29]), shares: of(&[2, 4, 10]) },
-            false => {
-                Nodes { firsts: of(&[1, 4, 8, 15]), seconds: of(&[1, 8, 16, 29]), shares: of(&[1, 2, 4, 6, 10, 14]) }
-            }
+            true => Nodes { firsts: of(&[1, 15]), seconds: of(&[1, 29]), shares: of(&[2, 10]) },
+            false => Nodes { firsts: of(&[1, 8, 15]), seconds: of(&[1, 12, 29]), shares: of(&[1, 2, 4, 6, 10, 14]) },
         }
     }
 
@@ -133,6 +126,7 @@ impl Measured {
         let of_load = |at: usize| [BASE].into_iter().chain(nodes.all()).map(move |node| (at, node));
         let points: Vec<(usize, Allotment)> = (0..fresh.len()).flat_map(of_load).collect();
         let cells = context.parallel(&points, |&(at, node)| {
+            let scene = if node == BASE { &scene.learning() } else { scene };
             let played = scene.among_backlogged(fresh[at], grid, node, seed)?;
             Ok((played.seen[0], played.told.into_iter().next().expect("the tenant")))
         });
@@ -140,7 +134,7 @@ impl Measured {
         let each = nodes.all().len() + 1;
         let work: Vec<(&Kind, Vec<(Seen, Told)>)> =
             fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
-        let counted = if context.quick { 60_000 } else { 250_000 };
+        let counted = if context.quick { 60_000 } else { 200_000 };
         let measured = context.parallel(&work, |(kind, cells)| {
             let (base, nodes_cells) = (&cells[0], &cells[1..]);
             let rate = base.0.requests as f64 / base.0.seconds;
