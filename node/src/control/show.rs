@@ -16,8 +16,8 @@ use super::registry::Remembered;
 use super::shares::Shares;
 use super::upstreams::{stripes_view, upstream_view};
 use super::view::{
-    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DemotionView, DiskView, DriveCache, Health, ProfileView,
-    SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DemotionView, DiskView, DriveCache, Health,
+    ProfileView, SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::warnings::volume_warnings;
 use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
