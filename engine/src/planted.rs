@@ -235,6 +235,20 @@ bugs! {
     InvalidWhileHiding,
     /// What is brought home is in the cache of the disk only when stores forget it.
     ReclaimNotDurable,
+    /// A server takes an evicted block of its client although the block was written since.
+    DemotionNotCompared,
+    /// The same if the write comes, on another connection, while the demotion is being received.
+    DemotionComparedEarly,
+    /// A demotion has the number of the last transfer before it is sent, rather than before the eviction.
+    DemotionVersionedLate,
+    /// A gateway demotes what it has read in earlier sessions.
+    EarlierSessionDemoted,
+    /// The frame of an evicted block is used again before it was sent.
+    DemotedFrameFreedEarly,
+    /// A server drops what it has sent although it is not written.
+    SentDirtDropped,
+    /// A gateway answers a flush when everything is written, without flushing its server.
+    FlushStopsAtGateway,
     /// The clock that a disk is told first is the one it keeps.
     ClockCorrectionIgnored,
     /// A correction of the clock moves the slots in the wrong direction.
@@ -272,6 +286,17 @@ impl Bug {
         Bug::LeaseEndedEarly,
         Bug::LeaseEndsWithConnection,
         Bug::RestartEndsLeases,
+    ];
+
+    /// Those of two caches in a row.
+    pub const TIERS: &[Bug] = &[
+        Bug::DemotionNotCompared,
+        Bug::DemotionComparedEarly,
+        Bug::DemotionVersionedLate,
+        Bug::EarlierSessionDemoted,
+        Bug::DemotedFrameFreedEarly,
+        Bug::SentDirtDropped,
+        Bug::FlushStopsAtGateway,
     ];
 
     /// Those of a disk that follows a schedule.

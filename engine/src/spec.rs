@@ -122,6 +122,17 @@ pub struct StripeSpec {
     pub others: Vec<(VolumeId, UpstreamSpec)>,
 }
 
+/// How the cache of a volume and that of the server which has its export go together (`docs/design/tiers.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tiers {
+    /// Each keeps what it has used last: the server also keeps what this cache has.
+    #[default]
+    Lru,
+    /// The server drops what it has sent, and takes what this cache evicts (DEMOTE). Only for a volume on one export,
+    /// and only if the server grants it; otherwise as `Lru`.
+    Demote,
+}
+
 /// An export on another server, and how it is used.
 #[derive(Clone, Debug)]
 pub struct UpstreamSpec {
@@ -149,6 +160,8 @@ pub struct UpstreamSpec {
     pub is_shared: bool,
     /// Whether its sessions have leases: another client may be admitted while this one is stopped.
     pub is_leased: bool,
+    /// Whether the server is to take what this cache evicts.
+    pub tiers: Tiers,
 }
 
 /// The cache size of a tenant. Bytes of memory, bookkeeping included.
@@ -367,6 +380,9 @@ pub enum Refusal {
         exact(*STRIPE_UNITS.end())
     )]
     BadStripes,
+    /// The upstreams of a striped volume take no demotions.
+    #[error("the caches of a striped volume and of its servers cannot be one: demotion needs a volume on one export")]
+    Tiers,
     /// Writes are off-loaded already, or not at all.
     #[error("the disk's writes are off-loaded already, or are not")]
     Offload,

@@ -76,3 +76,19 @@ pub struct OpStats {
     /// missing.
     pub latency: Histogram,
 }
+
+/// What the caches of a client and of its server have exchanged, blocks of 4 KiB since the volume was opened. What a
+/// gateway has sent is in the statistics of its upstream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DemotionStats {
+    /// A session of a client demotes: the server drops what it has sent, and takes what the client evicts.
+    pub is_lower: bool,
+    /// Blocks that the client has evicted and this cache has taken.
+    pub taken_blocks: u64,
+    /// Those that it has not taken: they were written since, or it had no room for them.
+    pub dropped_blocks: u64,
+    /// Those that the client has read again before they were evicted here.
+    pub used_blocks: u64,
+    /// Blocks that this cache has evicted and that were not sent to the server, because too many were on their way.
+    pub unsent_blocks: u64,
+}

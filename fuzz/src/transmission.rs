@@ -172,7 +172,7 @@ impl World {
                 (true, 2) => Form::Extended,
                 (true, _) => Form::Structured,
             };
-            Session { form, base_allocation: form.is_structured(), load: false, read_only: false }
+            Session { form, base_allocation: form.is_structured(), load: false, read_only: false, demotes: None }
         });
         let clients = sessions.map(Client::new);
         let mut world = World {

@@ -122,7 +122,8 @@ impl World {
 
     /// One client sends these requests, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
-        let session = Session { form: Form::Structured, base_allocation: true, load: false, read_only: false };
+        let session =
+            Session { form: Form::Structured, base_allocation: true, load: false, read_only: false, demotes: None };
         let id = self.attach(at, session, Manners::calm(), 0)?;
         self.links.get_mut(&id).expect("just attached").script = script;
         self.until("a script", 100 * SECOND, |world| {

@@ -351,7 +351,7 @@ impl Agreed {
     fn session(&self, name: &str, export: &Export) -> Session {
         let selected = self.contexts.as_ref().filter(|(of, ..)| of == name);
         let (base_allocation, load) = selected.map_or((false, false), |&(_, status, load)| (status, load));
-        Session { form: self.form, base_allocation, load, read_only: export.read_only }
+        Session { form: self.form, base_allocation, load, read_only: export.read_only, demotes: None }
     }
 }
 

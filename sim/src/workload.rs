@@ -383,7 +383,8 @@ mod tests {
             mix.wrong = 0;
             let size = rng.pick(&[512, 4096 + 512, 1 << 20, 1 << 60]);
             let places = Places::random(size, &mut rng);
-            let session = Session { form: Form::Structured, base_allocation: true, load: false, read_only: false };
+            let session =
+                Session { form: Form::Structured, base_allocation: true, load: false, read_only: false, demotes: None };
             let request = Asker { mix: &mix, places: &places, session, zeroes_fast: true }.ask(1, &mut rng);
             if request.command != OTHER {
                 assert_eq!(request.verdict(size, Form::Structured, true), Expected::Ordinary, "{request:?} of {size}");

@@ -56,7 +56,8 @@ pub(crate) struct Block {
     pub(crate) dirty_epoch: u32,
     /// The flush epoch of `writing`.
     pub(crate) writing_epoch: u32,
-    /// The generation ([`crate::disk::durability`]) in which `unsynced` was written.
+    /// The generation ([`crate::disk::durability`]) in which `unsynced` was written. If nothing is unsynced, that in
+    /// which the content came from an upstream that takes demotions (`demote.rs`).
     pub(crate) written_in: Generation,
     /// Sectors whose content is in the frame.
     pub(crate) valid: SectorMask,
@@ -75,12 +76,23 @@ pub(crate) struct Block {
     /// The mark of the eviction policy: the block was used again since the policy last looked at it.
     pub(crate) visited: bool,
     pub(crate) in_dirty: bool,
-    /// The block was or is being read ahead, and no client has requested it yet.
-    pub(crate) prefetched: bool,
+    /// How it came here, until a client requests it.
+    pub(crate) source: Source,
     /// What is wrong with its write-back.
     pub(crate) trouble: Trouble,
     /// It left the eviction order because its target may still lose it. It re-enters after a flush.
     pub(crate) kept: bool,
+}
+
+/// How a block came into the cache, until a client requests it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A client has requested or written it.
+    Request,
+    /// It was or is being read ahead.
+    Prefetch,
+    /// The client's own cache has evicted it.
+    Demotion,
 }
 
 /// What is wrong with the write-back of a block.
@@ -116,7 +128,7 @@ impl Default for Block {
             in_order: false,
             visited: false,
             in_dirty: false,
-            prefetched: false,
+            source: Source::Request,
             trouble: Trouble::None,
             kept: false,
         }

@@ -6,6 +6,7 @@
 //! of a block is overwritten.
 
 mod block;
+mod demote;
 mod ledger;
 mod partition;
 mod pool;
@@ -13,7 +14,8 @@ mod writeback;
 
 pub use crate::eviction::Policy as EvictionPolicy;
 pub(crate) use crate::eviction::list::NONE;
-pub(crate) use block::{Block, Queue};
+pub(crate) use block::{Block, Queue, Source};
+pub(crate) use demote::{Demoting, Evicted};
 pub(crate) use ledger::Ledger;
 pub(crate) use partition::{FRAMES_MIN, Partition};
 pub(crate) use writeback::{Reach, Wanted};
@@ -71,6 +73,16 @@ pub(crate) struct CachedVolume {
     pub(crate) prefetch_used: u64,
     /// Blocks that were read ahead and dropped or overwritten before a client requested them.
     pub(crate) prefetch_wasted: u64,
+    /// What this cache evicts goes to the server of the volume.
+    pub(crate) demoting: Option<Demoting>,
+    /// Frames of evicted blocks of it that are on their way there.
+    pub(crate) demoted: u32,
+    /// Evicted blocks that were not sent because too many were on their way.
+    pub(crate) undemoted: u64,
+    /// Its client demotes: what the client has is evicted first.
+    pub(crate) is_lower: bool,
+    /// Demoted blocks that the client has read.
+    pub(crate) demoted_used: u64,
 }
 
 impl CachedVolume {
@@ -88,6 +100,11 @@ impl CachedVolume {
             kept: Vec::new(),
             prefetch_used: 0,
             prefetch_wasted: 0,
+            demoting: None,
+            demoted: 0,
+            undemoted: 0,
+            is_lower: false,
+            demoted_used: 0,
         }
     }
 }
@@ -123,6 +140,8 @@ pub(crate) struct Cache {
     pub(crate) durability: Durability,
     /// The block that the search for retiring frames looked at last.
     retire_at: usize,
+    /// What was evicted and goes to servers: the caller of [`Cache::take_frames`] and [`Cache::shed`] takes it.
+    pub(crate) evicted: Vec<Evicted>,
 }
 
 impl Cache {
@@ -139,6 +158,7 @@ impl Cache {
             volumes: Table::default(),
             durability: Durability::default(),
             retire_at: 0,
+            evicted: Vec::new(),
         }
     }
 
@@ -273,21 +293,24 @@ impl Cache {
     /// The same for read-ahead: no client has requested the block.
     pub(crate) fn begin_prefetch(&mut self, id: BlockId, frame: FrameId) {
         self.begin_fill(id, frame);
-        self.block_mut(id).prefetched = true;
+        self.block_mut(id).source = Source::Prefetch;
     }
 
-    /// A client requests the block. If it was read ahead, the read-ahead counts as used.
+    /// A client requests the block. If it was read ahead, the read-ahead counts as used, and so does a demotion.
     pub(crate) fn note_used(&mut self, id: BlockId) {
-        if std::mem::take(&mut self.block_mut(id).prefetched) {
-            let volume = self.block(id).volume;
-            self.volume_mut(volume).prefetch_used += 1;
+        let volume = self.block(id).volume;
+        match std::mem::replace(&mut self.block_mut(id).source, Source::Request) {
+            Source::Prefetch => self.volume_mut(volume).prefetch_used += 1,
+            Source::Demotion => self.volume_mut(volume).demoted_used += 1,
+            Source::Request => {}
         }
     }
 
     /// The block is dropped or overwritten. If it was read ahead and never requested, the read-ahead counts as wasted.
     fn note_wasted(&mut self, id: BlockId) {
         let Block { volume, valid, .. } = *self.block(id);
-        if std::mem::take(&mut self.block_mut(id).prefetched) && valid != 0 {
+        let source = std::mem::replace(&mut self.block_mut(id).source, Source::Request);
+        if source == Source::Prefetch && valid != 0 {
             self.volume_mut(volume).prefetch_wasted += 1;
         }
     }
@@ -305,6 +328,7 @@ impl Cache {
         }
         self.replace_frame(id, fill);
         self.block_mut(id).valid = SectorMask::MAX;
+        self.note_content(id, valid == 0);
         self.touch(id);
     }
 

@@ -3,7 +3,7 @@
 //! The tenant's policy ([`super::eviction`]) orders the blocks. This file decides which of them can be evicted.
 
 use super::Cache;
-use super::block::Block;
+use super::block::{Block, Source};
 use crate::eviction::{Eviction, Verdict, evict};
 use crate::ids::{BlockId, FrameId, TenantId, VolumeId};
 use crate::spec::TenantSpec;
@@ -63,6 +63,8 @@ pub(crate) struct Partition {
     pub(crate) crowded: bool,
     /// CACHE requests in progress.
     pub(crate) caching: u32,
+    /// Frames of evicted blocks that are on their way to a server.
+    pub(crate) demoting: u32,
     /// A frame became free, or a block clean, since the waiting pieces were last tried.
     pub(crate) stirred: bool,
 }
@@ -89,6 +91,7 @@ impl Partition {
             requests: 0,
             crowded: false,
             caching: 0,
+            demoting: 0,
             stirred: false,
         }
     }
@@ -240,7 +243,7 @@ impl Cache {
             return self.enter_order(id, false);
         }
         // The first request for a block that was read ahead is its first use.
-        let again = !self.blocks[id as usize].prefetched;
+        let again = self.blocks[id as usize].source != Source::Prefetch;
         let (order, blocks) = self.order_of(id);
         order.used(blocks, id, again);
     }
@@ -317,11 +320,14 @@ impl Cache {
                 Verdict::InUse
             }
         });
-        found.inspect(|&id| self.drop_block(id)).is_some()
+        let Some(id) = found else { return false };
+        self.demote(id);
+        self.drop_block(id);
+        true
     }
 
     /// Whether the target of a block may still lose content of it, so that the cache has to keep it.
-    fn must_keep(&self, block: &Block) -> bool {
+    pub(super) fn must_keep(&self, block: &Block) -> bool {
         block.unsynced != 0 && self.durability.is_kept(block.volume, block.written_in)
     }
 

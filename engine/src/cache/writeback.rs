@@ -209,7 +209,6 @@ impl Cache {
         durable: bool,
     ) -> Option<bool> {
         let block = &mut self.blocks[id as usize];
-        let volume = &mut self.volumes[block.volume];
         block.writing &= !sectors;
         if !self.durability.is_unsettled(block.volume, block.written_in) {
             block.unsynced = 0;
@@ -222,6 +221,11 @@ impl Cache {
                 block.written_in = self.durability.written(block.volume);
             }
         }
+        if good && durable {
+            self.note_content(id, sectors == SectorMask::MAX);
+        }
+        let block = &mut self.blocks[id as usize];
+        let volume = &mut self.volumes[block.volume];
         if block.writing != 0 {
             return None;
         }
@@ -271,10 +275,12 @@ impl Cache {
         let volume = self.block(id).volume;
         let volume = self.volume_mut(volume);
         volume.unwritten -= 1;
-        let tenant = volume.tenant;
+        let (tenant, is_lower) = (volume.tenant, volume.is_lower);
         self.partition_mut(tenant).became_clean();
         if !self.block(id).in_order {
             self.enter_order(id, true);
+        } else if is_lower {
+            self.client_has(id);
         }
     }
 

@@ -6,9 +6,9 @@ pub use crate::config::{FRAME_BYTES, LEAST_BYTES};
 pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 pub use crate::spec::{
     BURST_NS_DEFAULT, CacheSpec, Ceiling, Ceilings, IO_BYTES, LEGS_MAX, Refusal, STORE_CACHE_BYTES, STRIPE_UNITS,
-    StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache,
+    StripeSpec, TenantSpec, Tiers, UpstreamSpec, VolumeSpec, WriteCache,
 };
-pub use crate::stats::{BUCKETS, Fills, Histogram, Hits, OpStats};
+pub use crate::stats::{BUCKETS, DemotionStats, Fills, Histogram, Hits, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, Spent, TenantStats, VolumeStats};
 
 use crate::cluster::{Clock, Slot, Timetable};
@@ -63,6 +63,8 @@ pub enum Command {
         deadline_ns: Nanos,
         /// Connections, at least 1, if the server permits several. If this changes, a new session is opened at once.
         connections: u32,
+        /// Whether the server is to take what the cache evicts. If this changes, a new session is opened at once.
+        tiers: Tiers,
     },
     /// A striped volume has this slot in each round of its servers, by the clock of this engine: what it loses of its
     /// slots is measured.

@@ -6,7 +6,7 @@ use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::offload::OffloadStats;
-use crate::stats::{Fills, Hits, OpStats};
+use crate::stats::{DemotionStats, Fills, Hits, OpStats};
 use crate::units::Nanos;
 use crate::upstream::UpstreamStats;
 
@@ -65,6 +65,8 @@ pub struct VolumeStats {
     pub prefetch_used_blocks: u64,
     /// Prefetched blocks that were dropped or overwritten before a client requested them.
     pub prefetch_wasted_blocks: u64,
+    /// What its cache and that of its client, or of its server, have exchanged.
+    pub demotions: DemotionStats,
     /// The servers that have it, if it is not on the disk: several if it is striped, in their order.
     pub upstreams: Vec<UpstreamStats>,
     /// What it loses of a slot on average, if it is striped, has slots, and uses them.

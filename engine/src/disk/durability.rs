@@ -71,7 +71,7 @@ impl Volume {
     }
 }
 
-fn is_later(generation: Generation, other: Generation) -> bool {
+pub(crate) fn is_later(generation: Generation, other: Generation) -> bool {
     generation.wrapping_sub(other) as i32 > 0
 }
 
@@ -114,6 +114,18 @@ impl Durability {
     pub(crate) fn is_kept(&self, volume: VolumeId, generation: Generation) -> bool {
         let volume = &self.volumes[volume.0 as usize];
         volume.upstream.is_some() && volume.is_unsettled(generation) && !planted!(UnsettledEvicted)
+    }
+
+    /// The generation of what happens now.
+    pub(crate) fn open(&self, volume: VolumeId) -> Generation {
+        self.volumes[volume.0 as usize].open
+    }
+
+    /// What happens from now on belongs to a later generation than what has happened. Returns it.
+    pub(crate) fn advance(&mut self, volume: VolumeId) -> Generation {
+        let open = &mut self.volumes[volume.0 as usize].open;
+        *open = open.wrapping_add(1);
+        *open
     }
 
     /// A write of the volume completed, perhaps only into the volatile cache. Returns its generation.

@@ -40,6 +40,10 @@ impl Front {
     /// Counts an answered request. Its latency is recorded later, in `handed_over`.
     pub(super) fn count(&mut self, volumes: &mut Volumes, answer: &Answer) {
         let &Answer { conn, volume, kind, bytes, arrived, error, missed, .. } = answer;
+        if kind == Kind::Demote {
+            // Nobody waits for it; the volume counts blocks.
+            return;
+        }
         let stats = volumes.volume_mut(volume).counters.of(kind);
         stats.requests += 1;
         stats.bytes += bytes;
@@ -101,7 +105,7 @@ impl Front {
         match answer.kind {
             Kind::Read => recorders.read(now, latency_ns),
             Kind::Write => recorders.write(now, latency_ns),
-            Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => {}
+            Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status | Kind::Demote => {}
         }
     }
 }

@@ -94,7 +94,8 @@ impl Rig {
     }
 
     pub(crate) fn attach_as(&mut self, conn: ConnId, volume: VolumeId, form: Form) {
-        let session = Session { form, base_allocation: form.is_structured(), load: false, read_only: false };
+        let session =
+            Session { form, base_allocation: form.is_structured(), load: false, read_only: false, demotes: None };
         self.attach_with(conn, volume, session);
     }
 

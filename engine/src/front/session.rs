@@ -389,6 +389,9 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
     if header.kind == Kind::Status && !session.base_allocation && !session.load {
         return Err(Errno::Invalid);
     }
+    if header.kind == Kind::Demote && session.demotes.is_none() {
+        return Err(Errno::Invalid);
+    }
     if header.kind == Kind::Read && header.has(flag::DF) && !session.form.is_structured() {
         return Err(Errno::Invalid);
     }
@@ -536,7 +539,11 @@ mod tests {
             let mut rig = Rig::below(Sessions::new(), 128, |_| {});
             rig.set_tenant(TenantId(1), TenantSpec::default());
             rig.open_volume(VolumeSpec::plain(VolumeId(1), TenantId(1), 1 << 20));
-            rig.attach_with(ConnId(0), VOLUME, Session { form, base_allocation, load: true, read_only: false });
+            rig.attach_with(
+                ConnId(0),
+                VOLUME,
+                Session { form, base_allocation, load: true, read_only: false, demotes: None },
+            );
             rig.attach(ConnId(1), VolumeId(1));
             let ask = |rig: &mut Rig| {
                 let status = RawHeader::new(form, command::BLOCK_STATUS, 0, 1, 0, BLOCK);

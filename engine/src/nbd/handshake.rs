@@ -53,6 +53,8 @@ pub struct Session {
     pub load: bool,
     /// Requests that change data are answered with EPERM.
     pub read_only: bool,
+    /// The epoch of a session that demotes: see [`wire::DEMOTE`].
+    pub demotes: Option<u64>,
 }
 
 /// The TLS setting of a listener.
@@ -135,6 +137,8 @@ pub struct Handshake {
     contexts_for: Option<(Vec<u8>, [bool; 2])>,
     /// The export and the session of it that the client claims.
     claimed: Option<(Vec<u8>, Claim)>,
+    /// That session demotes.
+    demotes: bool,
     options: u32,
     tls: Tls,
     /// The transport is TLS.
@@ -176,6 +180,7 @@ impl Handshake {
             form: Form::Simple,
             contexts_for: None,
             claimed: None,
+            demotes: false,
             options: 0,
             tls,
             encrypted: false,
@@ -466,7 +471,8 @@ impl Handshake {
         self.claimed = self.claimed.take().filter(|(of, _)| of == name);
         let is_meant = |(of, _): &&(Vec<u8>, [bool; 2])| of == name || planted!(ContextOfAnotherExport);
         let [base_allocation, load] = self.contexts_for.as_ref().filter(is_meant).map_or([false; 2], |&(_, set)| set);
-        let session = Session { form: self.form, base_allocation, load, read_only };
+        let demotes = self.claimed.as_ref().filter(|_| self.demotes && !read_only).map(|(_, claim)| claim.epoch);
+        let session = Session { form: self.form, base_allocation, load, read_only, demotes };
         self.outcome = Outcome::Transmission { export, session };
     }
 
@@ -587,6 +593,13 @@ impl Handshake {
             self.reply(option, reply::META_CONTEXT, &data);
             if let Some(lease_ms) = export.lease_ms.filter(|_| claim.leased) {
                 let data = [&wire::LEASE_ID.to_be_bytes()[..], claim::lease_context(lease_ms).as_bytes()].concat();
+                self.reply(option, reply::META_CONTEXT, &data);
+            }
+            // Another client's changes would not be known in time.
+            let wants = queries.iter().any(|query| *query == wire::DEMOTE.as_bytes());
+            self.demotes = wants && !claim.shared && !export.read_only && self.form == Form::Extended;
+            if self.demotes {
+                let data = [&wire::DEMOTE_ID.to_be_bytes()[..], wire::DEMOTE.as_bytes()].concat();
                 self.reply(option, reply::META_CONTEXT, &data);
             }
             self.claimed = Some((name.to_vec(), claim));

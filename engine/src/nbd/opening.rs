@@ -36,6 +36,8 @@ pub struct Wanted {
     pub load: bool,
     /// A session, if the server grants sessions: one of ours does.
     pub session: Option<Claim>,
+    /// That session is to demote, if the server grants that: see [`wire::DEMOTE`].
+    pub demote: bool,
     /// TLS, without which nothing else is negotiated.
     pub tls: bool,
     /// Only to be told of the export (INFO): it is not opened, and a session is not claimed.
@@ -61,6 +63,8 @@ pub struct Opened {
     pub volume: Option<u128>,
     /// How long the session's lease is, ms, if it has one.
     pub lease_ms: Option<u64>,
+    /// Whether the session demotes.
+    pub demotes: bool,
     /// Offsets and lengths are multiples of this, bytes.
     pub block_bytes_min: u32,
     /// The longest payload, bytes.
@@ -77,6 +81,7 @@ impl Default for Opened {
             load: None,
             volume: None,
             lease_ms: None,
+            demotes: false,
             block_bytes_min: 1,
             payload_bytes_max: wire::PAYLOAD_BYTES_MAX,
         }
@@ -144,6 +149,7 @@ pub struct Opening {
     load: Option<u32>,
     volume: Option<u128>,
     lease_ms: Option<u64>,
+    demotes: bool,
     /// Size and flags of the export.
     export: Option<(u64, u16)>,
     block_bytes_min: u32,
@@ -164,6 +170,7 @@ impl Opening {
             load: None,
             volume: None,
             lease_ms: None,
+            demotes: false,
             export: None,
             block_bytes_min: 1,
             payload_bytes_max: None,
@@ -211,6 +218,7 @@ impl Opening {
             load: self.load,
             volume: self.volume,
             lease_ms: self.lease_ms,
+            demotes: self.demotes && self.volume.is_some(),
             block_bytes_min: self.block_bytes_min,
             payload_bytes_max: self.payload_bytes_max.map_or(wire::PAYLOAD_BYTES_MAX, |bytes| bytes.min(most)),
         })
@@ -312,6 +320,7 @@ impl Opening {
                 self.volume = claim::volume(name).filter(|_| self.wanted.session.is_some()).or(self.volume);
                 let is_leased = self.wanted.session.as_ref().is_some_and(|claim| claim.leased);
                 self.lease_ms = claim::lease_ms(name).filter(|_| is_leased).or(self.lease_ms);
+                self.demotes |= self.wanted.demote && name == wire::DEMOTE.as_bytes();
             }
             // Nor is it there for GO; if it appears meanwhile, it would be opened without the session.
             (option::SET_META_CONTEXT, reply::ERR_UNKNOWN) => return Err(self.refused(kind, data)),
@@ -384,8 +393,9 @@ impl Opening {
         let session = self.wanted.session.as_ref().map(Claim::to_string);
         let status = self.wanted.base_allocation.then(|| wire::BASE_ALLOCATION.to_owned());
         let load = self.wanted.load.then(|| wire::LOAD.to_owned());
+        let demote = (self.wanted.demote && session.is_some()).then(|| wire::DEMOTE.to_owned());
         let queries: Vec<Vec<u8>> =
-            session.into_iter().chain(status).chain(load).map(|query| counted(&query)).collect();
+            session.into_iter().chain(status).chain(load).chain(demote).map(|query| counted(&query)).collect();
         if queries.is_empty() || !self.form.is_structured() {
             return self.ask_go();
         }

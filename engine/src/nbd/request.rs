@@ -23,6 +23,8 @@ pub enum Kind {
     Zeroes,
     /// BLOCK_STATUS.
     Status,
+    /// Whole blocks that the client's cache has evicted: payload follows. With extended headers only.
+    Demote,
 }
 
 /// The bytes of a request header: 28, or 32 with extended headers.
@@ -37,7 +39,8 @@ impl RawHeader {
     pub fn new(form: Form, command: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> RawHeader {
         let extended = form == Form::Extended;
         let magic = if extended { wire::EXTENDED_REQUEST_MAGIC } else { wire::REQUEST_MAGIC };
-        let payload = if extended && command == command::WRITE { flag::PAYLOAD_LEN } else { 0 };
+        let has_payload = matches!(command, command::WRITE | command::DEMOTE);
+        let payload = if extended && has_payload { flag::PAYLOAD_LEN } else { 0 };
         let mut raw = RawHeader { bytes: [0; wire::EXTENDED_REQUEST_BYTES], len: form.request_bytes() };
         let bytes = &mut raw.bytes;
         bytes[..4].copy_from_slice(&magic.to_be_bytes());
@@ -125,7 +128,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     // without its strict mode. They send the payload all the same.
     let announced = command == command::WRITE || extended && flags & flag::PAYLOAD_LEN != 0;
     let payload = if announced { len } else { 0 };
-    if extended && command == command::WRITE {
+    if extended && matches!(command, command::WRITE | command::DEMOTE) {
         // `payload` says it. Left in other requests, it makes them invalid.
         flags &= !flag::PAYLOAD_LEN;
     }
@@ -138,6 +141,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         command::CACHE => Kind::Cache,
         command::WRITE_ZEROES => Kind::Zeroes,
         command::BLOCK_STATUS => Kind::Status,
+        command::DEMOTE if extended => Kind::Demote,
         _ => return Parsed::Unknown { cookie, offset, payload },
     };
     Parsed::Request(Header { kind, flags, cookie, offset, len, payload })
@@ -151,6 +155,7 @@ impl Kind {
             Kind::Zeroes => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             Kind::Status => flag::FUA | flag::REQ_ONE,
             Kind::Write | Kind::Flush | Kind::Trim | Kind::Cache => flag::FUA,
+            Kind::Demote => 0,
         }
     }
 }
@@ -166,8 +171,15 @@ impl Header {
             Kind::Read | Kind::Write if self.len > u64::from(form.payload_bytes_max()) => Err(Errno::Invalid),
             _ if self.flags & !self.kind.flags() != 0 => Err(Errno::Invalid),
             Kind::Status if self.len == 0 => Err(Errno::Invalid),
+            Kind::Demote if self.payload != self.len || !self.is_run_of_blocks() => Err(Errno::Invalid),
             _ => Ok(()),
         }
+    }
+
+    /// Whether it is a run of whole blocks that one demotion may have.
+    fn is_run_of_blocks(&self) -> bool {
+        let block = u64::from(wire::PREFERRED_BLOCK_BYTES);
+        (block..=wire::DEMOTE_BYTES_MAX).contains(&self.len) && (self.offset | self.len).is_multiple_of(block)
     }
 
     /// Whether a flag is set.

@@ -95,6 +95,8 @@ pub mod command {
     pub const CACHE: u16 = 5;
     pub const WRITE_ZEROES: u16 = 6;
     pub const BLOCK_STATUS: u16 = 7;
+    /// Ours alone: see [`DEMOTE`](super::DEMOTE).
+    pub const DEMOTE: u16 = 0x4145;
 }
 
 /// Flags of a request.
@@ -139,6 +141,14 @@ pub const BASE_ALLOCATION_ID: u32 = 1;
 pub const SESSION_ID: u32 = 2;
 /// The number of the context that grants a lease. No reply has it.
 pub const LEASE_ID: u32 = 4;
+/// The metadata context that grants demotion: the client sends what its cache evicts, with [`command::DEMOTE`], and the
+/// server drops what it has sent (`docs/design/tiers.md`). Granted to a session that excludes other clients, with
+/// extended headers. The upper 48 bits of the cookies of its requests are versions then. Ours alone.
+pub const DEMOTE: &str = "aerogel:demote";
+/// Its number. No reply has it.
+pub const DEMOTE_ID: u32 = 5;
+/// Bytes of one demotion at most.
+pub const DEMOTE_BYTES_MAX: u64 = 64 << 10;
 /// What questions to the driver begin with: queries of LIST_META_CONTEXT, answered by contexts that begin with it, too,
 /// and whose rests, in order, are the answer. Ours alone.
 pub const QUESTION: &str = "aerogel:ask/";

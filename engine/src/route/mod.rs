@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use crate::disk::durability::Failures;
 use crate::disk::{Device, Op, Purpose, Segment, Served, Slot, Split};
 use crate::errno::Errno;
-use crate::ids::{IoId, TenantId, VolumeId, VolumeKey};
+use crate::ids::{FrameId, IoId, TenantId, VolumeId, VolumeKey};
 use crate::offload::{Offload, StoreId};
 use crate::slab::Table;
 use crate::units::Nanos;
@@ -176,6 +176,12 @@ impl Route {
         self.order += 1;
         let request = &self.disk.slot(io).io;
         self.upstreams[request.volume].upstream.submit(now, io, self.order, request);
+    }
+
+    /// Passes an evicted block to the server of its volume. False if that does not take it.
+    pub(crate) fn demote(&mut self, volume: VolumeId, number: u64, frame: FrameId) -> bool {
+        let version = self.order;
+        self.upstream_mut(volume).is_some_and(|upstream| upstream.demote(version, number, frame))
     }
 
     /// Gives the next `bytes` of a transfer to a part of it. `taken` are the segments that other parts have, and the

@@ -31,8 +31,8 @@ impl Server {
             }
             Command::GrowVolume(volume, size) => self.volumes.grow(volume, size).map(done),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard).map(later),
-            Command::SetUpstream { volume, deadline_ns, connections } => {
-                self.volumes.set_upstream(volume, deadline_ns, connections).map(done)
+            Command::SetUpstream { volume, deadline_ns, connections, tiers } => {
+                self.volumes.set_upstream(volume, deadline_ns, connections, tiers).map(done)
             }
             Command::SetSlot { volume, timetable, slot } => self.volumes.set_slot(volume, &timetable, slot).map(done),
             Command::StartOffload(setup) => self.volumes.start_offload(*setup).map(done),

@@ -147,6 +147,7 @@ impl Server {
             stalled_writer_disconnects: counters.stalled_writer_disconnects,
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
+            demotions: self.volumes.demotion_stats(volume.id()),
             upstreams: self.volumes.route.upstreams(volume.id()).map(Upstream::stats).collect(),
             slot_loss_ns: self.volumes.route.slot_loss_ns(volume.id()),
             offloaded_bytes: self.volumes.route.away_bytes(volume.id()),

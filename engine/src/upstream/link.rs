@@ -9,6 +9,7 @@ use crate::disk::Op;
 use crate::errno::Errno;
 use crate::nbd::wire::{export_flag, reply};
 use crate::nbd::{Asked, Claim, Form, Kind, Opened, Opening, Part, Replies, Unopened, Wanted};
+use crate::spec::Tiers;
 use crate::stream::Stream;
 use crate::units::{BLOCK, Nanos};
 
@@ -86,6 +87,7 @@ impl Upstream {
             name: self.settings.name.clone(),
             form: Form::Extended,
             session: Some(claim),
+            demote: self.settings.tiers == Tiers::Demote,
             load: true,
             ..Wanted::default()
         };
@@ -203,6 +205,7 @@ impl Upstream {
         self.retry_ns = RETRY_NS;
         self.phase = Phase::Replaying;
         self.session = Some(self.epoch);
+        self.demotions.is_refused = false;
         self.ask(Request::Online(opened));
         for range in self.zeroed.ranges().iter().filter(|_| !planted!(ZeroedForgotten)) {
             self.requests.add_retained(Op::Zero, range.start, range.end);
@@ -215,7 +218,7 @@ impl Upstream {
     fn read_replies(&mut self, at: usize, bytes: &[u8]) {
         let (mut read, mut parts) = (0, 0);
         while parts < PARTS_MAX {
-            let (link, requests) = (&mut self.links[at], &self.requests);
+            let (link, requests, demotions) = (&mut self.links[at], &self.requests, &self.demotions);
             let (load, hints) = (self.is_asking.then_some(LOAD_ASKED), self.hints);
             if link.data.is_some() {
                 break;
@@ -224,7 +227,7 @@ impl Upstream {
             let asked = |cookie| match cookie {
                 LOAD_COOKIE => load.filter(|_| at == 0),
                 _ if HINT_COOKIES.contains(&cookie) => hints[hint_of(cookie)].filter(|_| at == 0),
-                _ => requests.asked(at, cookie),
+                _ => requests.asked(at, cookie).or_else(|| demotions.asked(at, cookie)),
             };
             let (used, part) = match link.replies.next(&bytes[read..], asked) {
                 Ok(next) => next,
@@ -260,6 +263,14 @@ impl Upstream {
                 self.hints[hint_of(cookie)] = None;
                 let hints = self.hints;
                 self.requests.release(|offset| !is_hinted(&hints, offset));
+            }
+            return Ok(());
+        }
+        if self.demotions.has(cookie) {
+            match part {
+                Part::Done => self.demoted(cookie),
+                Part::Error(_) => self.demotions.is_refused = true,
+                Part::Data { .. } | Part::Hole { .. } | Part::Extent { .. } | Part::Load(_) => {}
             }
             return Ok(());
         }

@@ -36,6 +36,7 @@
 //!
 //! Downside: a request behind one that must wait also waits, even if it overlaps nothing.
 
+mod demotions;
 mod lease;
 mod link;
 mod requests;
@@ -48,12 +49,13 @@ use std::ops::RangeInclusive;
 
 use crate::disk::{Io, Op, Segment};
 use crate::errno::Errno;
-use crate::ids::IoId;
+use crate::ids::{FrameId, IoId};
 use crate::nbd::wire::{command, command_flag as flag, export_flag};
 use crate::nbd::{Asked, Broken, Head, Kind, Opened, RawHeader, Unopened};
-use crate::spec::UpstreamSpec;
+use crate::spec::{Tiers, UpstreamSpec};
 use crate::stream::Outgoing;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+use demotions::Demotions;
 use lease::Lease;
 use link::{Link, State};
 use requests::Requests;
@@ -145,8 +147,8 @@ pub enum Loss {
     /// The same, where the reply itself has its form.
     #[error("the server violates the protocol: {0}")]
     Content(&'static str),
-    /// The number of connections was changed.
-    #[error("its connections are opened anew: their number was changed")]
+    /// The number of connections was changed, or what the server takes.
+    #[error("its connections are opened anew: a setting was changed")]
     Settings,
     /// A flush failed, and the server may have dropped zeros.
     #[error("the server could not flush or zero: ranges that were zeroed are zeroed again")]
@@ -170,6 +172,8 @@ pub(crate) enum Action {
     Load(Option<u32>),
     /// The lease had ended, and runs again.
     Granted,
+    /// The frame of an evicted block is not needed any more.
+    Freed(FrameId),
 }
 
 /// Why an export cannot be used.
@@ -232,6 +236,10 @@ pub struct UpstreamStats {
     pub reconnects: u64,
     /// The epoch of the present session, or of the last one.
     pub epoch: u64,
+    /// Whether the server takes what is evicted.
+    pub is_demoting: bool,
+    /// Evicted blocks that were sent to it.
+    pub demoted_blocks: u64,
     /// Mean time from a request to its answer, latest ones first by eighths; 0 if none was answered.
     pub round_trip_ns: Nanos,
 }
@@ -281,6 +289,7 @@ pub struct Upstream {
     /// The server was told on the first connection that these bytes are going to be read, and has not answered: by
     /// cookie.
     hints: [Option<Asked>; HINTS_MAX],
+    demotions: Demotions,
     /// Bytes of the last `Received` that were taken.
     taken: usize,
     reconnects: u64,
@@ -314,6 +323,7 @@ impl Upstream {
             claimed_at: 0,
             is_asking: false,
             hints: [None; HINTS_MAX],
+            demotions: Demotions::default(),
             taken: 0,
             reconnects: 0,
             round_trip_ns: 0,
@@ -379,14 +389,15 @@ impl Upstream {
         true
     }
 
-    /// Changes settings: the deadline at once; connections in the next session, which is opened at once.
-    pub(crate) fn set(&mut self, now: Nanos, deadline_ns: Nanos, connections: u32) {
+    /// Changes settings: the deadline at once; the others in the next session, which is opened at once.
+    pub(crate) fn set(&mut self, now: Nanos, deadline_ns: Nanos, connections: u32, tiers: Tiers) {
         assert!(connections > 0);
         self.now = self.now.max(now);
         self.settings.deadline_ns = deadline_ns;
         let changes = std::mem::replace(&mut self.settings.connections, connections) != connections;
         let has_several = self.export.is_some_and(|export| export.has(export_flag::CAN_MULTI_CONN));
-        if changes && has_several && matches!(self.phase, Phase::Open | Phase::Replaying) {
+        let changes = changes && has_several || std::mem::replace(&mut self.settings.tiers, tiers) != tiers;
+        if changes && matches!(self.phase, Phase::Open | Phase::Replaying) {
             self.lose_session(Some(Loss::Settings));
         }
         self.settle();
@@ -402,8 +413,11 @@ impl Upstream {
         self.settle();
     }
 
-    /// The next action.
+    /// The next action. What was evicted is sent after the requests for which it made room.
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        if self.actions.is_empty() {
+            self.send_demotions();
+        }
         self.actions.pop_front()
     }
 
@@ -488,6 +502,8 @@ impl Upstream {
             unflushed_zeros: self.zeroed.ranges().len() as u32,
             reconnects: self.reconnects,
             epoch: self.epoch,
+            is_demoting: self.is_demoting(),
+            demoted_blocks: self.demotions.blocks,
             round_trip_ns: self.round_trip_ns,
         }
     }
@@ -529,6 +545,7 @@ impl Upstream {
         }
         self.expire();
         self.send_requests();
+        self.forget_demotions();
     }
 
     /// Whether requests that have waited too long can fail now: no connection refers to their frames any more.

@@ -250,10 +250,20 @@ impl Requests {
 
     /// A request is sent now. Returns its cookie.
     fn sends(&mut self, id: u32) -> u64 {
-        self.serial = self.serial.wrapping_add(1);
-        let cookie = self.slots[id].order << 16 | u64::from(self.serial);
+        let cookie = self.cookie(self.slots[id].order);
         self.sent.push((cookie, id));
         cookie
+    }
+
+    /// The cookie of a request with this order.
+    pub(super) fn cookie(&mut self, order: u64) -> u64 {
+        self.serial = self.serial.wrapping_add(1);
+        order << 16 | u64::from(self.serial)
+    }
+
+    /// The greatest order of outstanding requests.
+    pub(super) fn latest(&self) -> u64 {
+        self.outstanding().map(|&id| self.slots[id].order).max().unwrap_or(0)
     }
 
     /// What a reply on `link` must agree with.

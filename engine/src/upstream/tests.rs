@@ -1,5 +1,6 @@
 //! One upstream and a server that answers when a test says so.
 
+mod demotions;
 mod leases;
 mod sessions;
 mod worlds;
@@ -76,6 +77,7 @@ impl Rig {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: Tiers::Lru,
         };
         Rig {
             upstream: Upstream::new(0, settings),

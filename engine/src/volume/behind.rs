@@ -98,7 +98,7 @@ impl Volumes {
 mod tests {
     use super::*;
     use crate::ids::{ConnId, TenantId};
-    use crate::spec::{TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::spec::{TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
     use crate::volume::rig::Rig;
 
     const PIECE: u64 = REQUEST_BYTES / 4;
@@ -132,6 +132,7 @@ mod tests {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: Tiers::Lru,
         };
         rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(there, far, 4 * REQUEST_BYTES) });
         rig.attach(conn, there);

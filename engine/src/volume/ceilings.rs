@@ -151,7 +151,7 @@ impl Volumes {
             Kind::Write => (CHANGES, bytes),
             Kind::Zeroes if !self.volume(state.volume).spec.can_zero => (CHANGES, bytes),
             Kind::Trim | Kind::Zeroes => (CHANGES, 0),
-            Kind::Flush | Kind::Status => return None,
+            Kind::Flush | Kind::Status | Kind::Demote => return None,
         };
         let bytes = if planted!(CeilingChargesFirstPiece) { bytes.min(PIECE) } else { bytes };
         Some(Cost { side, bytes, ios: bytes.div_ceil(IO_BYTES).max(1) })

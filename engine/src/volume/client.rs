@@ -124,6 +124,7 @@ impl Volumes {
         state.connections += 1;
         let session = Session { read_only: session.read_only || state.spec.read_only, ..session };
         self.clients.insert(conn, Client::new(volume, session));
+        self.lower_attached(conn);
         true
     }
 
@@ -189,8 +190,14 @@ impl Volumes {
     /// A request arrives; `refused` if it is answered with an error.
     pub(crate) fn begin(&mut self, conn: ConnId, since: Nanos, header: &Header, refused: Option<Errno>) {
         let (request, tenant) = self.open_request(conn, since, header);
+        if refused.is_none() {
+            self.note_change(conn, header);
+        }
         if refused.is_some() || !self.is_held_back(tenant, request) {
-            self.route.disk.begin_request(self.now, tenant);
+            // What other caches evict is no load.
+            if header.kind != Kind::Demote {
+                self.route.disk.begin_request(self.now, tenant);
+            }
             match refused {
                 None => self.start(request),
                 Some(error) => self.refuse(request, error, header.payload),
@@ -201,10 +208,10 @@ impl Volumes {
 
     /// A request that is not refused, and that no ceiling holds back, begins, unless a lease has ended.
     pub(crate) fn start(&mut self, request: u32) {
-        if self.is_stopped_by_lease(request) {
+        let Request { volume, kind, flags, .. } = self.requests[request];
+        if kind != Kind::Demote && self.is_stopped_by_lease(request) {
             return;
         }
-        let Request { volume, kind, flags, .. } = self.requests[request];
         match kind {
             Kind::Read => self.read_arrived(request),
             Kind::Cache => {
@@ -218,6 +225,7 @@ impl Volumes {
             Kind::Trim => self.trim_arrived(request),
             Kind::Zeroes => self.zeroes_arrived(request, flags & flag::NO_HOLE != 0, flags & flag::FAST_ZERO != 0),
             Kind::Status => self.status_arrived(request, flags & flag::REQ_ONE != 0),
+            Kind::Demote => self.demote_arrived(request),
         }
     }
 
@@ -227,7 +235,9 @@ impl Volumes {
     }
 
     fn open_request(&mut self, conn: ConnId, since: Nanos, header: &Header) -> (u32, TenantId) {
-        self.last_request_at = self.now;
+        if header.kind != Kind::Demote {
+            self.last_request_at = self.now;
+        }
         let client = &mut self.clients[conn];
         client.in_flight += 1;
         client.changing += u32::from(changes(header.kind));
@@ -413,9 +423,10 @@ impl Volumes {
     fn check_gone(&mut self, conn: ConnId) {
         let client = &self.clients[conn];
         if client.in_flight == 0 && !client.open {
-            let volume = client.volume;
+            let (volume, session) = (client.volume, client.session);
             self.clients.remove(conn);
             self.table[volume].connections -= 1;
+            self.lower_gone(volume, session);
             self.poke(volume);
             self.effects.push(Effect::Gone(conn));
         }
@@ -450,7 +461,7 @@ impl Volumes {
         let stalled = match self.requests[request].kind {
             Kind::Read | Kind::Cache => self.read_on(request),
             Kind::Zeroes => self.zero_on(request),
-            Kind::Write | Kind::Trim | Kind::Flush | Kind::Status => false,
+            Kind::Write | Kind::Trim | Kind::Flush | Kind::Status | Kind::Demote => false,
         };
         let state = &mut self.requests[request];
         state.queued = stalled;
@@ -495,7 +506,9 @@ impl Volumes {
         self.table[volume].requests -= 1;
         self.request_gone(request, volume);
         self.requests.give(request);
-        self.route.disk.end_request(self.now, self.tenant_of(volume));
+        if kind != Kind::Demote {
+            self.route.disk.end_request(self.now, self.tenant_of(volume));
+        }
         if self.table[volume].is_closing() {
             self.poke(volume);
         }

@@ -154,7 +154,7 @@ impl Volumes {
             return;
         }
         flushes.wanted = false;
-        if planted!(FlushSkipsDevice) {
+        if planted!(FlushSkipsDevice) || planted!(FlushStopsAtGateway) && self.route.is_elsewhere(volume) {
             return self.sync_answered(volume, Ok(()));
         }
         flushes.in_device = true;
@@ -259,6 +259,7 @@ impl Volumes {
     /// that wait now and cover those blocks still fail, because they arrived before.
     pub(crate) fn clear(&mut self, token: u64, volume: VolumeId) -> Result<(), Refusal> {
         self.known(volume)?;
+        self.take_no_more(volume);
         let looks = self.cache.cached_blocks(volume) as u32;
         let state = self.volume_mut(volume);
         state.clearing.push(token);

@@ -157,7 +157,7 @@ mod tests {
     use crate::errno::Errno;
     use crate::ids::{ConnId, TenantId, VolumeId};
     use crate::nbd::wire::command;
-    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::spec::{StripeSpec, TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
     use crate::units::{BLOCK, SECOND};
     use crate::volume::Receive;
     use crate::volume::rig::Rig;
@@ -182,6 +182,7 @@ mod tests {
             tls: false,
             is_shared: false,
             is_leased: true,
+            tiers: Tiers::Lru,
         };
         let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(VolumeId(2), upstream.clone())] });
         rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(VOLUME, far, 2 << 20) });

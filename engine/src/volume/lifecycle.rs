@@ -13,7 +13,7 @@ use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
 use crate::cluster::Timetable;
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
-use crate::spec::{Refusal, StripeSpec, VolumeSpec, WriteCache};
+use crate::spec::{Refusal, StripeSpec, Tiers, VolumeSpec, WriteCache};
 use crate::units::{BLOCK, Nanos, SECTOR, VOLUME_BYTES_MAX};
 use crate::upstream::Upstream;
 
@@ -87,6 +87,11 @@ impl Volumes {
         }
         if !spec.stripes_fit() {
             return Err(Refusal::BadStripes);
+        }
+        let others = spec.stripes.iter().flat_map(|stripes| &stripes.others).map(|(_, other)| other);
+        let demotes = spec.upstream.iter().chain(others).any(|export| export.tiers == Tiers::Demote);
+        if spec.stripes.is_some() && demotes {
+            return Err(Refusal::Tiers);
         }
         if of_tenant.is_store && spec.write_cache != WriteCache::None {
             return Err(Refusal::Store);
@@ -182,12 +187,16 @@ impl Volumes {
         volume: VolumeId,
         deadline_ns: Nanos,
         connections: u32,
+        tiers: Tiers,
     ) -> Result<(), Refusal> {
         if !self.route.is_elsewhere(volume) || !self.table.contains(volume) {
             return Err(Refusal::UnknownVolume);
         }
+        if tiers == Tiers::Demote && self.route.is_striped(volume) {
+            return Err(Refusal::Tiers);
+        }
         let now = self.now;
-        self.route.each_upstream(volume, |upstream| upstream.set(now, deadline_ns, connections));
+        self.route.each_upstream(volume, |upstream| upstream.set(now, deadline_ns, connections, tiers));
         Ok(())
     }
 
@@ -255,6 +264,9 @@ impl Volumes {
             return;
         }
         let tenant = state.spec.tenant;
+        if self.waits_for_demotions(volume) {
+            return;
+        }
         let dropped = self.cache.drop_some(volume, (self.work.left() / DROP_UNITS).max(1));
         self.charge(tenant, DROP_UNITS * dropped);
         if self.cache.cached_blocks(volume) > 0 {

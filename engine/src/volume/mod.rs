@@ -16,6 +16,7 @@ mod bucket;
 mod ceilings;
 mod client;
 mod curves;
+mod demote;
 mod effect;
 mod flush;
 mod holes;
@@ -48,6 +49,7 @@ pub(crate) use client::REQUESTS_PER_TENANT;
 pub use client::Receive;
 pub(crate) use client::{ANSWER_UNITS, Client, Inbound, writes};
 pub(crate) use curves::Measured;
+use demote::Lower;
 pub(crate) use effect::{Answer, Data, Effect, Effects};
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
@@ -112,6 +114,9 @@ pub(crate) struct Counters {
     pub(crate) device_errors: u64,
     pub(crate) stalled_reader_disconnects: u64,
     pub(crate) stalled_writer_disconnects: u64,
+    /// Blocks that its client has evicted: taken, and not taken.
+    pub(crate) demotions_taken: u64,
+    pub(crate) demotions_dropped: u64,
 }
 
 impl Counters {
@@ -121,7 +126,7 @@ impl Counters {
             Kind::Read => &mut self.read,
             Kind::Write => &mut self.write,
             Kind::Flush => &mut self.flush,
-            Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => &mut self.other,
+            Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status | Kind::Demote => &mut self.other,
         }
     }
 }
@@ -195,6 +200,8 @@ pub(crate) struct Volume {
     pub(crate) is_leased: bool,
     pub(crate) is_fenced: bool,
     pub(crate) lapsed: VecDeque<u32>,
+    /// The session that demotes.
+    lower: Lower,
     /// The volume is on the agenda.
     pub(crate) poked: bool,
     /// When it is put on the agenda by [`Timer::Volumes`].
@@ -240,6 +247,7 @@ impl Volume {
             clearing: Vec::new(),
             clear_looks: 0,
             draining: false,
+            lower: Lower::default(),
             poked: false,
             due_at: None,
         }

@@ -68,6 +68,7 @@ impl Volumes {
         let each = (SHED_FRAMES / over.len().max(1) as u32).max(1);
         for &tenant in &over {
             more |= self.cache.shed(tenant, each);
+            self.pass_evicted();
             self.charge(tenant, DROP_UNITS * each);
         }
         self.poke_tenants(&over);

@@ -29,7 +29,8 @@ const AT_ONCE_MAX: u64 = 1024;
 impl Volumes {
     /// A stream of a volume was read further.
     pub(crate) fn stream_read(&mut self, volume: VolumeId, place: usize) {
-        if self.route.is_elsewhere(volume) {
+        // What is evicted in its order goes to the server.
+        if self.route.is_elsewhere(volume) && self.cache.volume(volume).demoting.is_none() {
             self.drop_passed(volume, place);
         }
     }

@@ -151,7 +151,7 @@ impl Volumes {
         let mut frames = std::mem::take(&mut self.frames_taken);
         frames.clear();
         let partition = self.cache.partition(tenant);
-        let taken = partition.admits_prefetch(count) && self.cache.take_frames(tenant, count, &mut frames);
+        let taken = partition.admits_prefetch(count) && self.take_frames(tenant, count, &mut frames);
         if taken {
             self.cache.partition_mut(tenant).prefetching += count;
             let io = self.route.prepare(Op::Read, volume, tenant, Purpose::Prefetch(serial));

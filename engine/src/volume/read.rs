@@ -1,6 +1,6 @@
 //! Reads (and CACHE, a read without data in its reply), and the completion of device reads.
 
-use crate::cache::NONE;
+use crate::cache::{NONE, Source};
 use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
@@ -169,7 +169,7 @@ impl Volumes {
             self.read_piece_done(piece);
             return true;
         }
-        let (missing, prefetched) = self.find_hits(piece, volume);
+        let (missing, prefetched, demoted) = self.find_hits(piece, volume);
         let tenant = self.tenant_of(volume);
         let blocks = self.pieces[piece].blocks() as u32;
         match self.requests[request].kind {
@@ -179,7 +179,7 @@ impl Volumes {
         }
         let mut frames = std::mem::take(&mut self.frames_taken);
         frames.clear();
-        if missing > 0 && !self.cache.take_frames(tenant, missing, &mut frames) {
+        if missing > 0 && !self.take_frames(tenant, missing, &mut frames) {
             self.frames_taken = frames;
             self.release_frames(piece);
             // The cancelled read-ahead may include blocks of this piece, so all its blocks are looked up again.
@@ -194,7 +194,7 @@ impl Volumes {
             counters.prefetched_blocks += u64::from(prefetched);
             counters.miss_blocks += u64::from(missing);
         }
-        if prefetched > 0 {
+        if prefetched > 0 || demoted {
             self.note_used(piece, volume);
         }
         self.pieces[piece].pending += 1;
@@ -206,9 +206,9 @@ impl Volumes {
     }
 
     /// Takes references to cached blocks and holes. Returns how many blocks need a device read that is not in flight
-    /// yet, and how many blocks were or are being read ahead and were not requested before.
-    fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32) {
-        let (mut missing, mut prefetched) = (0, 0);
+    /// yet, how many blocks were or are being read ahead and were not requested before, and whether some were demoted.
+    fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32, bool) {
+        let (mut missing, mut prefetched, mut demoted) = (0, 0, false);
         for i in 0..self.pieces[piece].blocks() {
             let state = &self.pieces[piece];
             let number = state.first_block() + i as u64;
@@ -216,7 +216,8 @@ impl Volumes {
             let frame = match self.cache.lookup(volume, number) {
                 Some(id) => {
                     let block = self.cache.block(id);
-                    prefetched += u32::from(block.prefetched);
+                    prefetched += u32::from(block.source == Source::Prefetch);
+                    demoted |= block.source == Source::Demotion;
                     if block.filling() {
                         MISSING
                     } else if sectors_touched(start, end) & !block.valid == 0 {
@@ -237,10 +238,10 @@ impl Volumes {
             };
             self.pieces[piece].frames.push(frame);
         }
-        (missing, prefetched)
+        (missing, prefetched, demoted)
     }
 
-    /// The blocks of a piece that were read ahead count as used.
+    /// The blocks of a piece that were read ahead or demoted count as used.
     fn note_used(&mut self, piece: u32, volume: VolumeId) {
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
@@ -416,6 +417,8 @@ impl Volumes {
         let tenant = self.tenant_of(volume);
         self.cache.partition_mut(tenant).unsent += frames;
         self.table[volume].unsent += frames;
+        let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
+        self.note_sent(conn, volume, start, end);
         self.effects.push(Effect::Data(Data { conn, cookie, offset, piece, first, last, unsplit }));
     }
 

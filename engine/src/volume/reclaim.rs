@@ -96,10 +96,10 @@ impl Volumes {
         frames.clear();
         let has_frames = (copying == 0 || copying + blocks <= quarter)
             && self.waiting[tenant].reads.is_empty()
-            && self.cache.take_frames(tenant, blocks, &mut frames);
+            && self.take_frames(tenant, blocks, &mut frames);
         let reserve = self.route.a_store().map(|store| self.tenant_of(store));
         let has_frames =
-            has_frames || copying == 0 && reserve.is_some_and(|of| self.cache.take_frames(of, blocks, &mut frames));
+            has_frames || copying == 0 && reserve.is_some_and(|of| self.take_frames(of, blocks, &mut frames));
         if has_frames {
             let state = self.volume_mut(volume);
             state.reclaims += 1;

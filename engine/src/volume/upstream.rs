@@ -46,7 +46,10 @@ impl Volumes {
                         self.volume_mut(volume).is_unreached = false;
                     }
                     match request {
-                        Request::Online(_) => self.lease_granted(volume),
+                        Request::Online(opened) => {
+                            self.set_demoting(volume, opened.demotes);
+                            self.lease_granted(volume);
+                        }
                         Request::Offline(_) => self.fence(volume),
                         _ => {}
                     }
@@ -63,13 +66,15 @@ impl Volumes {
                 // A session that took longer to begin than its lease lasts has none until the first answer.
                 Action::Granted if planted!(RenewedNotNoticed) => {}
                 Action::Granted => self.lease_granted(volume),
+                Action::Freed(frame) => self.demotion_done(volume, frame),
                 Action::Load(load) => self.route.load_told(self.now, volume, load),
                 // A part of a flush has ended, and with the last one the flush, without a result.
                 Action::Void(io) if self.route.part_is_void(io) => self.io_done(io, self.now, Ok(())),
                 Action::Void(io) => self.void(io),
-                Action::Failed if planted!(LostSessionForgotten) => {}
+                Action::Failed if planted!(LostSessionForgotten) => self.set_demoting(volume, false),
                 Action::Failed if planted!(LostLegForgotten) && leg != volume => {}
                 Action::Failed => {
+                    self.set_demoting(volume, false);
                     self.device_flush_failed(volume);
                     let failures = self.cache.durability.failures(volume);
                     self.route.session_lost(leg, failures);
@@ -191,7 +196,7 @@ mod tests {
     use crate::errno::Errno;
     use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::{command, command_flag as flag};
-    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
+    use crate::spec::{StripeSpec, TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
     use crate::units::SECOND;
     use crate::volume::rig::Rig;
 
@@ -216,6 +221,7 @@ mod tests {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: Tiers::Lru,
         };
         let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(LEG, upstream.clone())] });
         rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(STRIPED, far, 2 << 20) });
@@ -244,7 +250,7 @@ mod tests {
         let timetable = Timetable { version: 1, begins_ns: 0, round_ns: SECOND / 2, slots: Vec::new() };
         rig.event(|volumes| volumes.set_slot(STRIPED, &timetable, slot)).unwrap();
         // There is no server: the upstreams do not learn that their requests are done.
-        rig.event(|volumes| volumes.set_upstream(STRIPED, 1000 * SECOND, 1)).unwrap();
+        rig.event(|volumes| volumes.set_upstream(STRIPED, 1000 * SECOND, 1, Tiers::Lru)).unwrap();
         let mut cookie = 0;
         for _ in 0..20 {
             rig.wait(SECOND / 10);

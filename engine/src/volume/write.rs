@@ -113,7 +113,7 @@ impl Volumes {
         let Some((blocks, spares)) = self.blocks_that_fit(piece) else { return Reserved::NotForVolume };
         let admitted = self.cache.partition(tenant).admits_payload(blocks + spares);
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
-        let mut take = |volumes: &mut Volumes| volumes.cache.take_frames(tenant, blocks + spares, &mut frames);
+        let mut take = |volumes: &mut Volumes| volumes.take_frames(tenant, blocks + spares, &mut frames);
         let taken = admitted && (take(self) || self.yield_prefetch(volume) && take(self));
         self.pieces[piece].frames = frames;
         if !taken {
@@ -229,7 +229,10 @@ impl Volumes {
         partition.stirred = true;
         self.client(conn).inbound = Inbound::Header;
         self.requests[request].active += 1;
-        self.write_piece(piece);
+        match self.requests[request].kind {
+            Kind::Demote => self.demoted(piece),
+            _ => self.write_piece(piece),
+        }
         self.next_payload_of(request);
         self.effects.push(Effect::Recheck(conn));
     }

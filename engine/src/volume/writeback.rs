@@ -57,6 +57,7 @@ impl Volumes {
     pub(crate) fn tend(&mut self, volume: VolumeId) {
         let Some(state) = self.table.get_mut(volume) else { return };
         state.poked = false;
+        self.drop_sent(volume);
         self.write_back(volume);
         self.write_behind(volume);
         self.flush_on(volume);

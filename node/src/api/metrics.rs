@@ -515,7 +515,7 @@ fn histograms<'a>(
 
 #[cfg(test)]
 mod tests {
-    use engine::control::Snapshot;
+    use engine::control::{DemotionStats, Snapshot};
     use engine::disk::WindowCounts;
     use engine::disk::policy::TenantPlan;
     use engine::ids::{TenantId, VolumeId};
@@ -553,6 +553,7 @@ mod tests {
             stalled_writer_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
+            demotions: DemotionStats { taken_blocks: 5, ..DemotionStats::default() },
             slot_loss_ns: None,
             upstreams: vec![UpstreamStats {
                 is_open: true,

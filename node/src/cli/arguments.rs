@@ -15,6 +15,7 @@ use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, TenantName, Time};
 use crate::serve::Serve;
+use crate::store::Tiers;
 use crate::store::spec::{Eviction, WriteCache};
 use crate::store::{ExportUri, PolicyName};
 
@@ -264,6 +265,10 @@ pub struct CreateUpstream {
     /// With --from: connections to a server that permits several, 1 to 16 [default: 4]
     #[arg(long, value_name = "N", requires = "from")]
     pub upstream_connections: Option<u32>,
+    /// With one --from: how the caches go together. With demote, that server drops what it has sent and takes what is
+    /// evicted here, if it grants that [default: lru]
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "lru|demote", requires = "from")]
+    pub tiers: Option<Tiers>,
     /// With --from nbds://: the directory with ca-cert.pem, the authority of that server's certificate, and, if it
     /// requires client certificates, client-cert.pem and client-key.pem. They are read anew for each connection
     #[arg(long, value_name = "DIR", requires = "from")]
@@ -285,6 +290,10 @@ pub struct SetUpstream {
     /// Connections to that server, 1 to 16; they are opened anew
     #[arg(long, value_name = "N", group = "what")]
     pub upstream_connections: Option<u32>,
+    /// How its cache and that server's go together. With demote, the server drops what it has sent and takes what is
+    /// evicted here, if it grants that; the connections are opened anew
+    #[arg(long, value_enum, hide_possible_values = true, value_name = "lru|demote", group = "what")]
+    pub tiers: Option<Tiers>,
 }
 
 /// Ceilings of a tenant, changed live.

@@ -23,7 +23,7 @@ use guarantees::{guarantee, guarantee_met, rate};
 pub use offload::{offload, offload_list};
 pub use policies::{policies, tenant_policy};
 pub use stores::{store, stores};
-use upstreams::{stripes, upstream};
+use upstreams::{demotion, stripes, upstream};
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
@@ -210,6 +210,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("write cache", write_cache(volume.write_cache)),
         ("dirty data", bytes(volume.dirty_bytes)),
         ("off-load", off_load(volume)),
+        ("demotion", volume.demotion.as_ref().map_or_else(String::new, demotion)),
         ("connections", volume.connections.to_string()),
         ("reads", format!("{} ({}){hits}", traffic.reads, bytes(traffic.read_bytes))),
         ("writes", format!("{} ({})", traffic.writes, bytes(traffic.write_bytes))),

@@ -142,6 +142,7 @@ pub fn volume_request(verb: VolumeVerb) -> Request {
                 description,
                 upstream_deadline: upstream.upstream_deadline,
                 upstream_connections: upstream.upstream_connections,
+                tiers: upstream.tiers,
             };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
@@ -179,6 +180,7 @@ fn create_request(arguments: CreateArgs) -> Request {
         shared: upstream.shared,
         upstream_deadline: upstream.upstream_deadline,
         upstream_connections: upstream.upstream_connections,
+        tiers: upstream.tiers,
         tls_certificates: upstream.tls_certificates.map(|path| absolute(&path.to_string_lossy()).into()),
         tls_hostname: upstream.tls_hostname,
         accept_data_loss: upstream.i_accept_data_loss,

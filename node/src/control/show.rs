@@ -16,8 +16,8 @@ use super::registry::Remembered;
 use super::shares::Shares;
 use super::upstreams::{stripes_view, upstream_view};
 use super::view::{
-    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView,
-    SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DemotionView, DiskView, DriveCache, Health,
+    ProfileView, SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::warnings::volume_warnings;
 use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
@@ -352,6 +352,7 @@ fn volume_view(
         prepared_bytes,
         connections: stats.map_or(0, |stats| stats.connections),
         session: volume.sessions().and_then(|sessions| sessions.shown()).map(SessionView::from),
+        demotion: stats.and_then(|stats| DemotionView::of(&stats.demotions)),
         dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
         offloaded_bytes: stats.map_or(0, |stats| stats.offloaded_bytes),
         offload_stores,
@@ -401,6 +402,7 @@ fn remembered_views(
         prepared_bytes: 0,
         connections: 0,
         session: None,
+        demotion: None,
         dirty_bytes: 0,
         offloaded_bytes: 0,
         offload_stores: Vec::new(),
@@ -425,6 +427,7 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         shared: upstream.is_some_and(|remote| remote.shared),
         upstream_deadline: upstream.map(|remote| remote.deadline),
         upstream_connections: upstream.map(|remote| remote.connections),
+        tiers: upstream.filter(|_| spec.stripes.is_none()).map(|remote| remote.tiers),
         tls_certificates: upstream.and_then(|remote| remote.tls_certificates.clone()),
         tls_hostname: upstream.and_then(|remote| remote.tls_hostname.clone()),
         accept_data_loss: spec.exports().any(|remote| remote.without_flush),

@@ -145,6 +145,7 @@ impl CreateVolume {
             shared: false,
             upstream_deadline: None,
             upstream_connections: None,
+            tiers: None,
             tls_certificates: None,
             tls_hostname: None,
             accept_data_loss: false,

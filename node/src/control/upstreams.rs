@@ -26,7 +26,7 @@ use crate::disk_thread::Backing;
 use crate::quantity::Name;
 use crate::store::remote::{CONNECTIONS_DEFAULT, DEADLINE_DEFAULT, STRIPE_UNIT_DEFAULT, client_of};
 use crate::store::spec::{Allocation, WriteCache};
-use crate::store::{ExportUri, Exports, Remote, Spec, Stripes, TenantSpec};
+use crate::store::{ExportUri, Exports, Remote, Spec, Stripes, TenantSpec, Tiers};
 use crate::upstream::{self, Dialer, Leg, Standing};
 
 /// What was found for a new volume: an export, or several over which it is striped.
@@ -46,6 +46,7 @@ pub(super) async fn choose(request: &CreateVolume) -> Result<Option<Chosen>, Err
         }
         let is_plain = !request.shared && !request.accept_data_loss;
         let is_plain = is_plain && request.upstream_deadline.is_none() && request.upstream_connections.is_none();
+        let is_plain = is_plain && request.tiers.is_none();
         let is_plain = is_plain && request.tls_certificates.is_none() && request.tls_hostname.is_none();
         return if is_plain { Ok(None) } else { Err(Invalid::UpstreamWithoutFrom.into()) };
     };
@@ -80,6 +81,9 @@ fn check_request(request: &CreateVolume, from: &[ExportUri]) -> Result<(), Inval
             _ => {}
         }
     }
+    if request.tiers == Some(Tiers::Demote) {
+        check_demotion(from.len() > 1, request.shared)?;
+    }
     match (from, request.stripe) {
         ([], _) => Err(Invalid::NoExport),
         ([_], Some(_)) => Err(Invalid::StripeOfOne),
@@ -88,6 +92,15 @@ fn check_request(request: &CreateVolume, from: &[ExportUri]) -> Result<(), Inval
             Stripes::check_unit(unit.unwrap_or(STRIPE_UNIT_DEFAULT).0)?;
             Ok(Stripes::check_count(from.len())?)
         }
+    }
+}
+
+/// Refuses demotion where no server would grant it.
+fn check_demotion(is_striped: bool, is_shared: bool) -> Result<(), Invalid> {
+    match (is_striped, is_shared) {
+        (true, _) => Err(Invalid::TiersOfStripes),
+        (false, true) => Err(Invalid::TiersOfShared),
+        (false, false) => Ok(()),
     }
 }
 
@@ -109,6 +122,7 @@ fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
         block: SECTOR as u32,
         read_only: false,
         without_flush: false,
+        tiers: request.tiers.unwrap_or_default(),
     };
     match &remote.tls_certificates {
         _ if !from.0.tls && (remote.tls_certificates.is_some() || remote.tls_hostname.is_some()) => {
@@ -202,9 +216,13 @@ pub(super) fn apply(name: &Name, request: &SetVolume, spec: &mut Spec) -> Result
     if remote.shared && request.write_cache.is_some_and(|mode| mode != WriteCache::None) {
         return Err(Invalid::WriteCacheOfShared(name.clone()));
     }
+    if request.tiers == Some(Tiers::Demote) {
+        check_demotion(spec.stripes.is_some(), remote.shared)?;
+    }
     for remote in std::iter::once(remote).chain(spec.stripes.iter_mut().flat_map(|stripes| &mut stripes.others)) {
         remote.deadline = request.upstream_deadline.unwrap_or(remote.deadline);
         remote.connections = request.upstream_connections.unwrap_or(remote.connections);
+        remote.tiers = request.tiers.unwrap_or(remote.tiers);
         remote.check()?;
     }
     Ok(())
@@ -214,12 +232,12 @@ pub(super) fn apply(name: &Name, request: &SetVolume, spec: &mut Spec) -> Result
 pub(super) fn command(volume: VolumeId, spec: &Spec) -> Option<Command> {
     let remote = spec.upstream.as_ref()?;
     let (deadline_ns, connections) = (remote.deadline.0.as_nanos() as u64, remote.connections);
-    Some(Command::SetUpstream { volume, deadline_ns, connections })
+    Some(Command::SetUpstream { volume, deadline_ns, connections, tiers: remote.tiers.into() })
 }
 
 /// The same, if they change.
 pub(super) fn change(volume: VolumeId, before: &Spec, now: &Spec) -> Option<Command> {
-    let of = |spec: &Spec| spec.upstream.as_ref().map(|remote| (remote.deadline, remote.connections));
+    let of = |spec: &Spec| spec.upstream.as_ref().map(|remote| (remote.deadline, remote.connections, remote.tiers));
     command(volume, now).filter(|_| of(before) != of(now))
 }
 
@@ -346,6 +364,9 @@ fn view(remote: &Remote, standing: Option<Standing>, stats: Option<&UpstreamStat
         epoch: stats.epoch.max(remote.epoch),
         deadline_s: remote.deadline.0.as_secs_f64(),
         shared: remote.shared,
+        tiers: remote.tiers,
+        effective_tiers: if stats.is_demoting { Tiers::Demote } else { Tiers::Lru },
+        demoted_bytes: stats.demoted_blocks * BLOCK,
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
-use engine::control::{Command, Refusal, Report, TenantSpec, UpstreamSpec, VolumeSpec};
+use engine::control::{Command, Refusal, Report, TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
 use engine::disk::Op;
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::{Uri, wire};
@@ -485,6 +485,7 @@ fn a_volume_on_another_server_is_written_flushed_and_read() {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: Tiers::Lru,
         };
         let gate = disk.tls_gate(TenantId(1));
         let dialer = runtime.block_on(async { Dialer::new(Target { uri, tls: None }, gate) });

@@ -53,7 +53,7 @@ pub use lock::{Lock, LockError};
 pub use loss::LossNote;
 pub use policies::{Policies, Policy};
 pub use raw::{Kernel, Raw, RawError};
-pub use remote::{ExportUri, Exports, Remote, RemoteError, Stripes};
+pub use remote::{ExportUri, Exports, Remote, RemoteError, Stripes, Tiers};
 pub use scheduling::{Chosen, PolicyName, Scheduling};
 pub use simulated::{Model, Simulated, SimulatedError};
 pub use spec::{Spec, SpecError};

@@ -14,6 +14,7 @@ use engine::ids::VolumeId;
 use engine::nbd::{NotUri, Uri};
 use engine::units::{BLOCK, SECTOR};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::quantity::{Name, Size, Time, as_text};
@@ -93,6 +94,32 @@ impl<'de> Deserialize<'de> for Exports {
     }
 }
 
+/// How the cache of a volume on another server and that server's cache go together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Tiers {
+    /// Each keeps what it has used last: most of what is here is there, too.
+    #[default]
+    Lru,
+    /// The server drops what it has sent, and takes what is evicted here (DEMOTE).
+    Demote,
+}
+
+impl Tiers {
+    fn is_default(&self) -> bool {
+        *self == Tiers::default()
+    }
+}
+
+impl From<Tiers> for engine::control::Tiers {
+    fn from(tiers: Tiers) -> Self {
+        match tiers {
+            Tiers::Lru => Self::Lru,
+            Tiers::Demote => Self::Demote,
+        }
+    }
+}
+
 /// A setting that is out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RemoteError {
@@ -158,6 +185,9 @@ pub struct Remote {
     /// Whether it is accepted that the server cannot flush.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_flush: bool,
+    /// Whether the server is to take what the cache evicts.
+    #[serde(default, skip_serializing_if = "Tiers::is_default")]
+    pub tiers: Tiers,
 }
 
 impl Remote {
@@ -208,6 +238,7 @@ impl Remote {
             tls: self.from.0.tls,
             is_shared: self.shared,
             is_leased: self.leased,
+            tiers: self.tiers.into(),
         }
     }
 }
@@ -306,6 +337,7 @@ mod tests {
             block: 512,
             read_only: false,
             without_flush: false,
+            tiers: Tiers::Lru,
         }
     }
 

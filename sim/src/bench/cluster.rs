@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use engine::Config;
 use engine::Event;
 use engine::control::WriteCache;
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, UpstreamSpec, VolumeSpec};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::Export;
 use engine::offload::{Initial, Map, OffloadStats, Past, Recovered, Settings, Setup, log_bytes};
@@ -236,6 +236,7 @@ impl Bench {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: Tiers::Lru,
         };
         let volume = VolumeId(UPSTREAMS_FROM + at);
         self.links.servers.insert(volume, store.site);

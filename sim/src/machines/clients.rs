@@ -24,7 +24,7 @@ use crate::world::NEVER;
 
 /// The session of every client.
 pub(crate) const SESSION: Session =
-    Session { form: Form::Structured, base_allocation: false, load: false, read_only: false };
+    Session { form: Form::Structured, base_allocation: false, load: false, read_only: false, demotes: None };
 
 /// A volume, as its clients know it.
 pub(crate) struct Volume {

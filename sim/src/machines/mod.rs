@@ -42,6 +42,7 @@ mod troubles;
 pub use setup::Focus;
 
 use engine::Event;
+use engine::control::Tiers;
 use engine::driver::Driver as _;
 use engine::ids::{IoId, VolumeId};
 use engine::plan::Targets;
@@ -154,7 +155,7 @@ pub(crate) struct World {
 impl World {
     /// The world of a seed; `sink` sees each line of its trace.
     pub(crate) fn new(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> World {
-        World::with(Setup::random(seed, focus), seed, sink)
+        World::with(Setup::gateways_of_one(seed, focus), seed, sink)
     }
 
     /// The world of a seed in which volumes are striped over several servers.
@@ -183,7 +184,10 @@ impl World {
             is_remote: volume.is_remote,
             front: if has_stores { at } else { gateway },
             history: History::of_clients(),
-            places: Places::random(volume.size, rng),
+            places: match (Places::random(volume.size, rng), setup.tiers) {
+                (_, Tiers::Demote) if volume.is_remote => Places::everywhere(volume.size),
+                (random, _) => random,
+            },
             is_fenced: true,
             losses: Vec::new(),
             unsettled: Vec::new(),

@@ -1,7 +1,7 @@
 //! The parameters of a world of machines, generated from one seed.
 
 use engine::Config;
-use engine::control::{LEAST_BYTES, STORE_CACHE_BYTES, UpstreamSpec};
+use engine::control::{LEAST_BYTES, STORE_CACHE_BYTES, Tiers, UpstreamSpec};
 use engine::ids::VolumeId;
 use engine::nbd::wire::command;
 use engine::offload::{STORE_BYTES_MIN, Settings};
@@ -68,6 +68,8 @@ pub enum Focus {
     Restart,
     /// Connections to a stranger's server are lost.
     Linger,
+    /// The server takes what the gateway evicts, and connections between them stall.
+    Tiers,
     /// Of worlds with stores: what a dead client has sent reaches a store after the next process has begun.
     Late,
     /// The same: a store is away while its versions are overwritten and deleted, and the client dies.
@@ -117,6 +119,8 @@ pub(crate) struct Setup {
     pub(crate) is_late: bool,
     /// Connections of a process stall before it dies: all that it has sent arrives later.
     pub(crate) stalls: bool,
+    /// Whether the server takes what gateways evict; then one connection stalls, in place of a partition.
+    pub(crate) tiers: Tiers,
     /// In place of a power cut, a store is away, and its client dies at about the time when it comes back.
     pub(crate) outages: bool,
 }
@@ -172,6 +176,7 @@ impl Setup {
             is_blackout: false,
             is_late: false,
             stalls: false,
+            tiers: Tiers::Lru,
             outages: false,
         };
         let dice = &mut Rng::new(seed ^ 0x2e_705);
@@ -185,9 +190,44 @@ impl Setup {
             Some(Focus::Zero) => setup.zero(dice),
             Some(Focus::Restart) => setup.restart(dice),
             Some(Focus::Linger) => setup.linger(dice),
-            Some(Focus::Late | Focus::Forget) | None => {}
+            Some(Focus::Late | Focus::Forget | Focus::Tiers) | None => {}
         }
         setup
+    }
+
+    /// A server and gateways; in some worlds their caches demote.
+    pub(crate) fn gateways_of_one(seed: u64, focus: Option<Focus>) -> Setup {
+        let mut setup = Setup::random(seed, focus);
+        let dice = &mut Rng::new(seed ^ 0x0071_e125);
+        if focus == Some(Focus::Tiers) || focus.is_none() && setup.kind != Kind::Stranger && dice.one_in(3) {
+            setup.demote(dice);
+        }
+        setup
+    }
+
+    /// The server takes what gateways evict, whose volumes are larger than their caches.
+    fn demote(&mut self, rng: &mut Rng) {
+        self.tiers = Tiers::Demote;
+        self.kind = if self.kind == Kind::Stranger { Kind::Plain } else { self.kind };
+        let remote = self.volumes.iter_mut().filter(|volume| volume.is_remote);
+        remote.for_each(|volume| volume.size = rng.pick(&[400, 600, 900]) * BLOCK);
+        let range = rng.pick(&[0, 1, 4]);
+        let commands = vec![
+            (rng.pick(&[30, 60]), command::READ),
+            (rng.pick(&[10, 40, 40]), command::WRITE),
+            (rng.pick(&[0, 1, 4]), command::FLUSH),
+            (range, command::TRIM),
+            (range, command::WRITE_ZEROES),
+        ];
+        self.mix.commands = commands;
+        self.mix.fua = rng.pick(&[0, 50_000, 300_000]);
+        self.mix.aligned = rng.pick(&[700_000, 980_000]);
+        self.mix.lengths = vec![(rng.pick(&[10, 40]), Length::Small), (30, Length::Medium), (10, Length::Large)];
+        (self.requests, self.window, self.think_ns) = (rng.pick(&[1000, 2000, 4000]), 16, MILLISECOND);
+        (self.connections, self.upstream_window) = (rng.pick(&[1, 2, 4, 4]) as u32, 64);
+        self.speed.byte_ns = rng.pick(&[1, 10]);
+        self.weights = rng.pick(&[[2, 20, 1, 2, 2], [1, 10, 2, 6, 6], [10, 10, 0, 1, 1]]);
+        self.trouble_ns = rng.pick(&[20 * MILLISECOND, 100 * MILLISECOND, 500 * MILLISECOND]);
     }
 
     /// Machines that off-load writes to one another.
@@ -336,9 +376,14 @@ impl Setup {
             Faults { slow: rng.pick(&[0, 50_000]), stuck: if rng.one_in(4) { 2000 } else { 0 }, ..Faults::NONE };
         let limits = Limits { depth: 64, block_bytes: 512 };
         let stores_bytes = if self.kind.has_stores() { STORE_CACHE_BYTES } else { 0 };
+        let ages_ns = match self.tiers {
+            Tiers::Lru => [MILLISECOND, 100 * MILLISECOND, 5 * SECOND],
+            // What is written reaches the server, and leaves its cache, while older demotions are on their way.
+            Tiers::Demote => [MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND],
+        };
         let config = Config {
             device_depth: 64,
-            dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
+            dirty_age_max_ns: rng.pick(&ages_ns),
             prefetch_bytes_max: rng.pick(&[Some(0), Some(128 << 10)]),
             seed: rng.next(),
             ..Config::new(4 * LEAST_BYTES + stores_bytes)
@@ -475,6 +520,7 @@ impl Setup {
             tls: false,
             is_shared: false,
             is_leased: false,
+            tiers: self.tiers,
         }
     }
 }

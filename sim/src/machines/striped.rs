@@ -1,6 +1,6 @@
 //! Volumes that are striped over several servers: which worlds have them, and where their content is.
 
-use engine::control::{StripeSpec, UpstreamSpec};
+use engine::control::{StripeSpec, Tiers, UpstreamSpec};
 use engine::ids::VolumeId;
 use engine::units::BLOCK;
 
@@ -98,6 +98,7 @@ impl Setup {
             client: if machine > servers { "second".into() } else { "gateway".into() },
             epoch: if machine > servers { ISSUED } else { 0 },
             is_leased: self.lease_ms.is_some(),
+            tiers: Tiers::Lru,
             ..self.upstream(volume, server)
         }
     }

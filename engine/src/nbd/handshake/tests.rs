@@ -71,7 +71,8 @@ fn go_byte_by_byte() {
         pending.drain(..consumed);
     }
     assert_eq!((at, pending.len()), (bytes.len(), 0));
-    let session = Session { form: Form::Structured, base_allocation: true, load: false, read_only: false };
+    let session =
+        Session { form: Form::Structured, base_allocation: true, load: false, read_only: false, demotes: None };
     assert_eq!(handshake.outcome(), Outcome::Transmission { export: 1, session });
     let kinds = reply_kinds(&handshake.take_outgoing());
     use reply::*;
@@ -138,7 +139,7 @@ fn extended_headers_include_structured_replies_and_larger_payloads() {
     bytes.extend(option_bytes(option::SET_META_CONTEXT, &named("a", &query)));
     bytes.extend(go("a"));
     handshake.handle(&bytes, exports);
-    let session = Session { form: Form::Extended, base_allocation: true, load: false, read_only: false };
+    let session = Session { form: Form::Extended, base_allocation: true, load: false, read_only: false, demotes: None };
     assert_eq!(handshake.outcome(), Outcome::Transmission { export: 0, session });
     let sent = handshake.take_outgoing();
     use reply::*;

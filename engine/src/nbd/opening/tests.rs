@@ -50,7 +50,7 @@ fn it_opens_what_our_server_exports_in_each_form() {
         assert!(opened.has(export_flag::CAN_MULTI_CONN) && !opened.has(export_flag::READ_ONLY));
         let base_allocation = form.is_structured();
         assert_eq!(opened.base_allocation.is_some(), base_allocation);
-        let session = Session { form, base_allocation, load: false, read_only: false };
+        let session = Session { form, base_allocation, load: false, read_only: false, demotes: None };
         assert_eq!(server.outcome(), Outcome::Transmission { export: 0, session });
     }
     let other = Wanted { name: "other".into(), ..wanted(Form::Extended) };

@@ -5,7 +5,7 @@ use crate::Config;
 use crate::disk::{Device, Io, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{FrameId, TenantId};
-use crate::spec::UpstreamSpec;
+use crate::spec::{Tiers, UpstreamSpec};
 use crate::units::{SECOND, SECTOR};
 
 /// A sector of a leg, and what is written there: the place in a frame, or zeros.
@@ -36,6 +36,7 @@ fn route(count: usize, unit: u64) -> Route {
         tls: false,
         is_shared: false,
         is_leased: false,
+        tiers: Tiers::Lru,
     };
     let mut route = Route::new(Device::new(Config::new(1 << 20).policy()));
     let upstreams = legs(count).into_iter().map(|leg| (leg, Upstream::new(0, settings.clone())));

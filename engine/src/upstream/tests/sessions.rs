@@ -130,7 +130,7 @@ fn what_is_known_of_the_export_holds_for_the_first_session() {
 fn settings_apply_to_a_session_that_is_open() {
     let mut rig = Rig::new(OURS, 2);
     let write = rig.write(0, 1);
-    rig.upstream.set(rig.now, DEADLINE_NS, 4);
+    rig.upstream.set(rig.now, DEADLINE_NS, 4, Tiers::Lru);
     rig.heed();
     assert!(rig.news().contains(&Action::Failed));
     rig.lose();
@@ -138,7 +138,7 @@ fn settings_apply_to_a_session_that_is_open() {
     assert_eq!((rig.upstream.stats().connections, rig.outstanding()), (4, vec![(Kind::Write, 0)]));
     rig.answer(Kind::Write);
     assert!(rig.news().contains(&done(write)));
-    rig.upstream.set(rig.now, DEADLINE_NS, 1);
+    rig.upstream.set(rig.now, DEADLINE_NS, 1, Tiers::Lru);
     rig.heed();
     rig.lose();
     rig.tick(RETRY_NS);
@@ -148,7 +148,7 @@ fn settings_apply_to_a_session_that_is_open() {
     let write = rig.write(0, 1);
     rig.is_mute = true;
     rig.tick(SECOND);
-    rig.upstream.set(rig.now, SECOND, 1);
+    rig.upstream.set(rig.now, SECOND, 1, Tiers::Lru);
     rig.heed();
     assert!(rig.news().contains(&failed(write)), "the deadline is that of requests that wait already");
 }

@@ -1,6 +1,7 @@
 //! How well the model predicts what is measured, over the whole surface of each load.
 
 use engine::allocate::{Allotment, Evidence, Refinement, Tiers};
+use engine::control::Tiers as Together;
 use serde_json::{Value, json};
 
 use super::super::lines::{Line, lines};
@@ -11,7 +12,7 @@ use super::exact::{First, Trace};
 use super::heat::Heat;
 use super::loads::{Kind, PAST};
 use super::paper::{grid, mean_error};
-use super::play::Scene;
+use super::play::{Played, Scene, Told};
 use super::surface::{BASE, FIRST_MAX, Measured, SHARES, frames};
 
 pub const MODEL: Experiment = Experiment {
@@ -38,8 +39,6 @@ struct Errors {
     demote: [f64; 2],
     /// Errors after so many samples.
     refined: Vec<(usize, f64)>,
-    /// Latency with [`BASE`] on the measured surface, with the exact misses of LRU and of DEMOTE, ms.
-    tiers_ms: [f64; 2],
 }
 
 /// The partitions for which DEMOTE is simulated.
@@ -57,22 +56,42 @@ fn share(of: Allotment) -> f64 {
 }
 
 /// The evidence of a load, from its run with [`BASE`].
-pub fn of_base(measured: &Measured, scene: &Scene) -> Result<Evidence, String> {
+fn of_base(base: &Told, scene: &Scene) -> Result<Evidence, String> {
     let (first, second) = (grid().bytes(BASE.first), grid().bytes(BASE.second));
-    let evidence = evidence(&measured.base, first.max(second), &scene.stand.profile(true)?)?;
-    Ok(match measured.base.disk_ns() {
+    let evidence = evidence(base, first.max(second), &scene.stand.profile(true)?)?;
+    Ok(match base.disk_ns() {
         Some(disk_ns) => evidence.calibrated(first, second, share(BASE), disk_ns),
         None => evidence,
     })
 }
 
-fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Errors, String> {
-    let evidence = of_base(measured, scene)?;
+/// What is measured of a load.
+struct Load<'a> {
+    surface: &'a Measured,
+    evidence: Evidence,
+    /// Mean latency with [`BASE`], with LRU and with DEMOTE in both tiers, ms, and the misses of both.
+    tiers_ms: [f64; 2],
+    tiers_misses: [f64; 2],
+}
+
+fn load<'a>(surface: &'a Measured, scene: &Scene, seed: u64) -> Result<Load<'a>, String> {
+    let learning = scene.learning();
+    let lru = learning.among_backlogged(&surface.kind, grid(), BASE, seed)?;
+    let demoting = Scene { together: Together::Demote, ..learning };
+    let demote = demoting.among_backlogged(&surface.kind, grid(), BASE, seed)?;
+    let of = |played: &Played| (played.seen[0].latency_ns / 1e6, played.seen[0].misses);
+    let [(lru_ms, lru_misses), (demote_ms, demote_misses)] = [of(&lru), of(&demote)];
+    let evidence = of_base(&lru.told[0], scene)?;
+    Ok(Load { surface, evidence, tiers_ms: [lru_ms, demote_ms], tiers_misses: [lru_misses, demote_misses] })
+}
+
+fn errors(load: &Load<'_>, context: &Context) -> Result<Errors, String> {
+    let (measured, evidence) = (load.surface, &load.evidence);
     let predict = |evidence: &Evidence, at: Allotment| {
         evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(at))
     };
     let nodes = measured.nodes.all();
-    let both = || nodes.iter().zip(&measured.cells).map(|(&at, cell)| (predict(&evidence, at), cell));
+    let both = || nodes.iter().zip(&measured.cells).map(|(&at, cell)| (predict(evidence, at), cell));
     let latency: Vec<(f64, f64)> = both().map(|(said, cell)| (said.latency_ns, cell.latency_ns)).collect();
     let disk: Vec<(f64, f64)> = both().map(|(said, cell)| (said.disk_ns, cell.disk_ns)).collect();
     let all = (1..=FIRST_MAX).flat_map(|first| (1..=31).map(move |second| (first, second)));
@@ -89,9 +108,6 @@ fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Error
     };
     let lru = all.map(|at| (at, difference(Tiers::Lru, at, measured.ratios.misses(at.0, at.1)))).collect();
     let demote = demoted(measured, context)?;
-    let with = |misses: f64| measured.latency_with(BASE.first, misses, share(BASE)) / 1e6;
-    let [with_lru, with_demote] = [Some(measured.ratios.misses(BASE.first, BASE.second)), misses_at(&demote, BASE)]
-        .map(|misses| misses.map_or(f64::NAN, with));
     let demote = demote.iter().map(|&(at, exact)| (at, difference(Tiers::Demote, at, exact))).collect();
     Ok(Errors {
         name: measured.kind.name.clone(),
@@ -101,12 +117,7 @@ fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Error
         disk,
         misses: apart(lru),
         demote: apart(demote),
-        tiers_ms: [with_lru, with_demote],
     })
-}
-
-fn misses_at(of: &[((u32, u32), f64)], at: Allotment) -> Option<f64> {
-    of.iter().find(|(place, _)| *place == (at.first, at.second)).map(|of| of.1)
 }
 
 /// Exact misses with DEMOTE.
@@ -149,7 +160,9 @@ fn model(context: &Context) -> Result<Outcome, String> {
     let scene = Scene::new(context)?;
     let kinds = [Kind::tpcw(), Kind::rubis(), Kind::zipf40(), Kind::zipf95()];
     let measured = Measured::all(context, &scene, grid(), &kinds)?;
-    let found = context.parallel(&measured, |measured| errors(measured, &scene, context));
+    let loads = context.parallel(&measured, |measured| load(measured, &scene, context.seeds[0]));
+    let loads: Vec<Load<'_>> = loads.into_iter().collect::<Result<_, _>>()?;
+    let found = context.parallel(&loads, |load| errors(load, context));
     let found: Vec<Errors> = found.into_iter().collect::<Result<_, _>>()?;
     let mut claims = Vec::new();
     for (is_cacheable, name) in [(true, "cacheable"), (false, "not cacheable")] {
@@ -171,14 +184,18 @@ fn model(context: &Context) -> Result<Outcome, String> {
             claims.push(Claim::new(format!("{name}: error after 20 samples"), *error, Bound::AtMost(0.05)));
         }
     }
-    let data = found.iter().zip(&measured).map(|(errors, measured)| json(errors, measured, &scene));
-    let data = data.collect::<Result<Vec<Value>, String>>()?;
-    let pictures = pictures(&found, &measured, &scene)?;
+    for load in &loads {
+        let [lru, demote] = load.tiers_ms;
+        let name = format!("{}: latency with LRU / with DEMOTE, equal memory", load.surface.kind.name);
+        claims.push(Claim::new(name, lru / demote, Bound::AtLeast(1.0)));
+    }
+    let data: Vec<Value> = found.iter().zip(&loads).map(|(errors, load)| json(errors, load)).collect();
+    let pictures = pictures(&found, &loads)?;
     Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
 }
 
-fn json(errors: &Errors, measured: &Measured, scene: &Scene) -> Result<Value, String> {
-    let evidence = of_base(measured, scene)?;
+fn json(errors: &Errors, load: &Load<'_>) -> Value {
+    let (measured, evidence) = (load.surface, &load.evidence);
     let node = |(at, cell): (&Allotment, &super::play::Seen)| {
         let said = evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(*at));
         json!({
@@ -189,32 +206,30 @@ fn json(errors: &Errors, measured: &Measured, scene: &Scene) -> Result<Value, St
         })
     };
     let nodes: Vec<Value> = measured.nodes.all().iter().zip(&measured.cells).map(node).collect();
-    Ok(json!({
+    json!({
         "load": errors.name, "total_latency_error": mean_error(&errors.latency),
         "disk_latency_error": disk_error(&errors.disk), "miss_ratio_difference": errors.misses,
         "miss_ratio_difference_demote": errors.demote, "error_by_samples": errors.refined,
         "evidence": format!("{:?} z {} us, N {}, disk {:?}, round {:?}", evidence.tiers, evidence.think_ns / 1e3,
             evidence.outstanding, evidence.disk, evidence.round),
-        "ms_with_lru_and_demote": errors.tiers_ms, "nodes": nodes,
-    }))
+        "ms_with_lru_and_demote": load.tiers_ms, "misses_with_lru_and_demote": load.tiers_misses, "nodes": nodes,
+    })
 }
 
 /// Figures 4, 7 and 8 of the paper.
-fn pictures(found: &[Errors], measured: &[std::sync::Arc<Measured>], scene: &Scene) -> Result<Vec<Picture>, String> {
+fn pictures(found: &[Errors], loads: &[Load<'_>]) -> Result<Vec<Picture>, String> {
     let mib = |steps: u32| f64::from(steps) * grid().cache_step_bytes as f64 / f64::from(1 << 20);
     let line = |name: &str, points: Vec<(f64, f64)>| Line { name: name.into(), points, chosen: None };
-    let curves: Vec<Line> = measured
+    let curves: Vec<Line> = loads
         .iter()
-        .map(|of| {
+        .map(|Load { surface: of, .. }| {
             let points = (1..=FIRST_MAX).map(|steps| (mib(steps), 1.0 - of.ratios.first_hits(steps)));
             line(&of.kind.name, points.collect())
         })
         .collect();
-    let evidence = measured.iter().map(|of| of_base(of, scene)).collect::<Result<Vec<_>, _>>()?;
-    let latencies: Vec<Line> = measured
+    let latencies: Vec<Line> = loads
         .iter()
-        .zip(&evidence)
-        .map(|(of, evidence)| {
+        .map(|Load { surface: of, evidence, .. }| {
             let at = |steps: u32| evidence.predict(grid().bytes(steps), grid().bytes(1), share(BASE)).latency_ns / 1e6;
             line(&of.kind.name, (1..=32).map(|steps| (mib(steps), at(steps))).collect())
         })
@@ -244,7 +259,7 @@ fn pictures(found: &[Errors], measured: &[std::sync::Arc<Measured>], scene: &Sce
             lines(("samples + 1", "mean error, %"), &samples, (5.0, "asked after 20"))?,
         ),
     ];
-    for ((of, evidence), errors) in measured.iter().zip(&evidence).zip(found) {
+    for (Load { surface: of, evidence, .. }, errors) in loads.iter().zip(found) {
         let name = of.kind.name.to_lowercase();
         let (seconds, shares) = (&of.nodes.seconds, &of.nodes.shares);
         let first_at = of.nodes.firsts.len() / 2;

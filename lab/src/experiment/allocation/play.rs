@@ -1,7 +1,7 @@
 //! Tenants behind gateways, with stated partitions in both tiers and stated shares of one disk.
 
 use engine::Config;
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, VolumeStats, WriteCache};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers as Together, VolumeStats, WriteCache};
 use engine::curve::View;
 use engine::disk::policy::Kind as Policy;
 use engine::ids::{TenantId, VolumeId};
@@ -28,6 +28,10 @@ pub struct Scene {
     pub fill_ns: Nanos,
     pub settle_ns: Nanos,
     pub counted_ns: Nanos,
+    /// The first of these before a run that the planner learns from: curves have forgotten that caches were empty.
+    pub learning_ns: Nanos,
+    /// How the caches of a tenant go together.
+    pub together: Together,
 }
 
 /// A tenant and what it has.
@@ -94,8 +98,6 @@ pub struct Played {
     pub told: Vec<Told>,
 }
 
-/// By how much longer caches fill before a run that the planner learns from.
-const LEARNING: u64 = 15;
 /// How often a control plane looks at the number of outstanding requests.
 const LOOK_NS: Nanos = SECOND / 2;
 /// Memory for what the tenants' partitions do not use, bytes.
@@ -113,12 +115,14 @@ impl Scene {
             fill_ns: if context.quick { 12 } else { 20 } * SECOND,
             settle_ns: if context.quick { 8 } else { 20 } * SECOND,
             counted_ns: if context.quick { 30 } else { 120 } * SECOND,
+            learning_ns: if context.quick { 60 } else { 300 } * SECOND,
+            together: Together::Lru,
         })
     }
 
-    /// The same for a run that the planner learns from: curves have forgotten that the caches were empty.
+    /// The same for a run that the planner learns from.
     pub fn learning(&self) -> Scene {
-        Scene { fill_ns: self.fill_ns * LEARNING, ..self.clone() }
+        Scene { fill_ns: self.learning_ns, ..self.clone() }
     }
 
     fn tenant(&self, at: usize, of: usize, actor: &Actor<'_>, seed: u64) -> Result<Tenant, String> {
@@ -133,6 +137,7 @@ impl Scene {
             gateway: actor.gateway,
             tier1: TenantSpec { cache: cache(actor.first), ..TenantSpec::default() },
             tier2: TenantSpec { cache: cache(actor.second), share: Some(actor.share), ..TenantSpec::default() },
+            together: self.together,
             start,
             bytes,
             write_cache: WriteCache::Volatile,

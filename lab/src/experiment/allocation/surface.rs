@@ -20,7 +20,7 @@ use super::super::Context;
 use super::super::stand::mixed;
 use super::exact::{First, Misses, Trace};
 use super::loads::{Kind, PAST};
-use super::play::{Actor, Played, Scene, Seen, Told};
+use super::play::{Actor, Played, Scene, Seen};
 
 /// Client latency of hits in the first and in the second tier in the bench, nanoseconds: network and CPU.
 pub const HIT1_NS: f64 = 19_000.0;
@@ -101,10 +101,8 @@ pub struct Measured {
     pub nodes: Nodes,
     /// By node.
     pub cells: Vec<Seen>,
-    /// Requests a second with a quarter of everything.
+    /// Requests a second in a run in the middle of the grid.
     pub rate: f64,
-    /// What the API tells with [`BASE`].
-    pub base: Told,
 }
 
 /// About equal parts: where the evidence for the model of a load is taken.
@@ -123,30 +121,20 @@ impl Measured {
         let key = |kind: &Kind| format!("{} {} {}", kind.name, context.quick, context.seeds[0]);
         let fresh: Vec<&Kind> = kinds.iter().filter(|kind| !known().contains_key(&key(kind))).collect();
         let seed = context.seeds[0];
-        let of_load = |at: usize| [BASE].into_iter().chain(nodes.all()).map(move |node| (at, node));
+        let of_load = |at: usize| nodes.all().into_iter().map(move |node| (at, node));
         let points: Vec<(usize, Allotment)> = (0..fresh.len()).flat_map(of_load).collect();
         let cells = context.parallel(&points, |&(at, node)| {
-            let scene = if node == BASE { &scene.learning() } else { scene };
-            let played = scene.among_backlogged(fresh[at], grid, node, seed)?;
-            Ok((played.seen[0], played.told.into_iter().next().expect("the tenant")))
+            Ok(scene.among_backlogged(fresh[at], grid, node, seed)?.seen[0])
         });
-        let mut cells = cells.into_iter().collect::<Result<Vec<(Seen, Told)>, String>>()?;
-        let each = nodes.all().len() + 1;
-        let work: Vec<(&Kind, Vec<(Seen, Told)>)> =
-            fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
+        let mut cells = cells.into_iter().collect::<Result<Vec<Seen>, String>>()?;
+        let each = nodes.all().len();
+        let work: Vec<(&Kind, Vec<Seen>)> = fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
         let counted = if context.quick { 60_000 } else { 200_000 };
         let measured = context.parallel(&work, |(kind, cells)| {
-            let (base, nodes_cells) = (&cells[0], &cells[1..]);
-            let rate = base.0.requests as f64 / base.0.seconds;
+            let middle = &cells[each / 2];
+            let rate = middle.requests as f64 / middle.seconds;
             let ratios = Ratios::exact(kind, grid, FIRST_MAX, rate, counted, mixed(seed, 0))?;
-            Ok(Measured {
-                kind: (*kind).clone(),
-                ratios,
-                nodes: nodes.clone(),
-                cells: nodes_cells.iter().map(|cell| cell.0).collect(),
-                rate,
-                base: base.1.clone(),
-            })
+            Ok(Measured { kind: (*kind).clone(), ratios, nodes: nodes.clone(), cells: cells.clone(), rate })
         });
         for of in measured.into_iter().collect::<Result<Vec<_>, String>>()? {
             known().insert(key(&of.kind), Arc::new(of));

@@ -3,7 +3,8 @@
 use std::fmt::Error;
 use std::sync::LazyLock;
 
-use engine::control::LEGS_MAX;
+use engine::control::{DemotionStats, LEGS_MAX};
+use engine::units::BLOCK;
 use engine::upstream::UpstreamStats;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -34,7 +35,34 @@ const LEVELS: [Metric<UpstreamStats, f64>; 7] = [
     ("aerogel_volume_upstream_epoch", "The number of the latest session, which grows", |u| u.epoch as f64),
 ];
 
+/// Counters of demotions, blocks.
+const DEMOTIONS: [Metric<DemotionStats, u64>; 4] = [
+    (
+        "aerogel_demote_unsent_bytes",
+        "Evicted blocks that were not sent because too many were on their way to the server",
+        |of| of.unsent_blocks,
+    ),
+    ("aerogel_demote_taken_bytes", "Blocks that the volume's gateway has evicted and its cache has taken", |of| {
+        of.taken_blocks
+    }),
+    (
+        "aerogel_demote_dropped_bytes",
+        "Blocks that its gateway has evicted and its cache has not taken: written since, or no room",
+        |of| of.dropped_blocks,
+    ),
+    ("aerogel_demote_hit_bytes", "Taken blocks that the gateway has read again", |of| of.used_blocks),
+];
+
 impl Scrape {
+    /// What the caches of volumes have exchanged with those of gateways and servers.
+    fn demotions(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        for (name, help, of) in DEMOTIONS {
+            let all = self.volumes(|v| v.demotions).into_iter();
+            counters(to, name, help, all.map(|(labels, stats)| (labels, (of(&stats) * BLOCK) as f64)))?;
+        }
+        Ok(())
+    }
+
     /// State and counters of each upstream. Those of a striped volume have its place among them as a label.
     pub(super) fn upstreams(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let all = || {
@@ -52,6 +80,16 @@ impl Scrape {
             gauges(to, name, help, all().map(|(labels, stats)| (labels, of(&stats))))?;
         }
         let lost = all().map(|(labels, stats)| (labels, stats.reconnects as f64));
-        counters(to, "aerogel_volume_upstream_reconnects", "Sessions that were lost since the volume was opened", lost)
+        counters(
+            to,
+            "aerogel_volume_upstream_reconnects",
+            "Sessions that were lost since the volume was opened",
+            lost,
+        )?;
+        let demoting = all().map(|(labels, stats)| (labels, f64::from(u8::from(stats.is_demoting))));
+        gauges(to, "aerogel_demote_granted", "1 if that server takes what the volume's cache evicts", demoting)?;
+        let sent = all().map(|(labels, stats)| (labels, (stats.demoted_blocks * BLOCK) as f64));
+        counters(to, "aerogel_demote_sent_bytes", "Evicted blocks that were sent to that server", sent)?;
+        self.demotions(to)
     }
 }

@@ -1,8 +1,9 @@
 //! The upstreams of a gateway volume.
 
 use super::bytes;
-use crate::control::view::{StripesView, UpstreamState, UpstreamView};
+use crate::control::view::{DemotionView, StripesView, UpstreamState, UpstreamView};
 use crate::quantity::duration;
+use crate::store::Tiers;
 
 /// State, connections and counters of an upstream.
 pub fn upstream(upstream: &UpstreamView) -> String {
@@ -17,10 +18,19 @@ pub fn upstream(upstream: &UpstreamView) -> String {
         0 => "-".into(),
         us => duration(us as f64 / 1e6),
     };
+    let tiers = match (upstream.tiers, upstream.effective_tiers) {
+        (Tiers::Lru, _) => String::new(),
+        (Tiers::Demote, Tiers::Demote) => format!("\ntiers demote, {} demoted", bytes(upstream.demoted_bytes)),
+        (Tiers::Demote, Tiers::Lru) if upstream.state == UpstreamState::Online => format!(
+            "\ntiers lru (requested: demote; the server does not grant it), {} demoted",
+            bytes(upstream.demoted_bytes)
+        ),
+        (Tiers::Demote, Tiers::Lru) => "\ntiers lru (requested: demote)".into(),
+    };
     format!(
         "{state}{failure}\n{} connections, round trip {round_trip}\n\
          {} requests outstanding, {} waiting, for {} at most\n\
-         {} not flushed, {} reconnects, epoch {}{shared}",
+         {} not flushed, {} reconnects, epoch {}{shared}{tiers}",
         upstream.connections,
         upstream.outstanding,
         upstream.waiting,
@@ -38,4 +48,11 @@ pub fn stripes(stripes: &StripesView) -> String {
     };
     let members: String = stripes.members.iter().enumerate().map(member).collect();
     format!("units of {} on {} exports in turn{members}", bytes(stripes.unit_bytes), stripes.members.len())
+}
+
+/// What the cache of a volume has exchanged with that of its gateway.
+pub fn demotion(of: &DemotionView) -> String {
+    let state = if of.active { "by its client" } else { "not at present" };
+    let (taken, used, dropped) = (bytes(of.taken_bytes), bytes(of.used_bytes), bytes(of.dropped_bytes));
+    format!("{state}: {taken} taken, {used} of them read again, {dropped} dropped")
 }

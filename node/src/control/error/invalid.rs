@@ -86,10 +86,17 @@ pub enum Invalid {
     #[error("a volume with --from has no disk time, so there is no decision on it: leave out --dry-run")]
     PlanOfExport,
     #[error(
-        "--shared, --upstream-deadline, --upstream-connections, --tls-certificates, --tls-hostname and \
+        "--shared, --upstream-deadline, --upstream-connections, --tiers, --tls-certificates, --tls-hostname and \
          --i-accept-data-loss need --from"
     )]
     UpstreamWithoutFrom,
+    #[error("--tiers demote is for a volume on one export: a striped volume has --tiers lru")]
+    TiersOfStripes,
+    #[error(
+        "--tiers demote needs an export that no other server uses, since it would not know of their writes: leave out \
+         --shared, or --tiers"
+    )]
+    TiersOfShared,
     #[error(
         "{0} is reached with TLS: name the directory with ca-cert.pem, the certificate of the server's authority: \
          --tls-certificates DIR"

@@ -12,6 +12,7 @@ use crate::access::Access;
 use crate::ceiling::{Burst, MaxBandwidth, MaxIops};
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
+use crate::store::Tiers;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 use crate::store::{Exports, PolicyName, Scheduling, TenantSpec};
 
@@ -63,6 +64,10 @@ pub struct CreateVolume {
     /// With `from`: connections to a server that permits several, 1 to 16. The default is 4.
     #[serde(default)]
     pub upstream_connections: Option<u32>,
+    /// With one export in `from`: how the cache here and that of the server go together. With `demote`, the server
+    /// drops what it has sent and takes what is evicted here, if it is one of this kind. The default is `lru`.
+    #[serde(default)]
+    pub tiers: Option<Tiers>,
     /// With `from` and TLS: a directory of the server with ca-cert.pem and, if the server behind requires them,
     /// client-cert.pem and client-key.pem, as an absolute path. The default is `tls-certificates` of the URI.
     #[serde(default)]
@@ -301,6 +306,8 @@ pub struct SetVolume {
     pub upstream_deadline: Option<Time>,
     /// Connections to the server of its export, 1 to 16. They are opened anew.
     pub upstream_connections: Option<u32>,
+    /// How the cache here and that of the server go together. The connections are opened anew.
+    pub tiers: Option<Tiers>,
 }
 
 impl SetVolume {
@@ -318,7 +325,7 @@ impl SetVolume {
 
     /// Whether the request changes how its export is used.
     pub fn changes_upstream(&self) -> bool {
-        self.upstream_deadline.is_some() || self.upstream_connections.is_some()
+        self.upstream_deadline.is_some() || self.upstream_connections.is_some() || self.tiers.is_some()
     }
 }
 

@@ -1,11 +1,14 @@
 //! Volumes, and the miss-ratio curves of their tenants.
 
+use engine::control::DemotionStats;
 use engine::nbd::Claim;
+use engine::units::BLOCK;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{CeilingsView, Condition, CreateVolume, GuaranteeView, LatencyView, RatioView, SizingView, SliceView};
 use crate::sessions::Shown;
+use crate::store::Tiers;
 use crate::store::spec::{Allocation, Eviction, Part, WriteCache};
 
 /// The miss ratio at one cache size.
@@ -149,6 +152,41 @@ pub struct UpstreamView {
     pub deadline_s: f64,
     /// Whether other servers may use the export at the same time.
     pub shared: bool,
+    /// How the caches here and there go together, as requested.
+    #[serde(default)]
+    pub tiers: Tiers,
+    /// The same in effect: `lru` while no session is open that demotes.
+    #[serde(default)]
+    pub effective_tiers: Tiers,
+    /// Evicted blocks that were sent to the server since the volume was opened, bytes.
+    #[serde(default)]
+    pub demoted_bytes: u64,
+}
+
+/// What the cache of a volume has exchanged with that of a gateway which has it, since it was opened.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DemotionView {
+    /// Whether the gateway's session demotes: what it was sent is dropped here, and what it evicts is taken.
+    pub active: bool,
+    /// Evicted blocks of the gateway that were taken, bytes.
+    pub taken_bytes: u64,
+    /// Those that were not taken, bytes: they were written since, or there was no room.
+    pub dropped_bytes: u64,
+    /// Taken blocks that the gateway has read again, bytes.
+    pub used_bytes: u64,
+}
+
+impl DemotionView {
+    /// `None` if nothing was ever demoted.
+    pub fn of(stats: &DemotionStats) -> Option<DemotionView> {
+        let view = DemotionView {
+            active: stats.is_lower,
+            taken_bytes: stats.taken_blocks * BLOCK,
+            dropped_bytes: stats.dropped_blocks * BLOCK,
+            used_bytes: stats.used_blocks * BLOCK,
+        };
+        (stats.is_lower || stats.taken_blocks + stats.dropped_blocks > 0).then_some(view)
+    }
 }
 
 /// How a volume is striped over several exports.
@@ -231,6 +269,9 @@ pub struct VolumeView {
     pub connections: u32,
     /// The session that a client has claimed; absent without one. Of several shared ones the latest.
     pub session: Option<SessionView>,
+    /// What its cache has exchanged with that of a gateway; absent if no gateway demotes, or has.
+    #[serde(default)]
+    pub demotion: Option<DemotionView>,
     /// Dirty data, bytes: acknowledged and not yet written.
     pub dirty_bytes: u64,
     /// Bytes whose newest content is in off-load stores and not on the disk.
