@@ -7,20 +7,22 @@
 //! ```
 //!
 //! A Markov chain, solved exactly: its state is n, and whether the disk is in a slice of the tenant. Think times,
-//! service times and slices are exponential. Throughput is then `X = (N - E[n]) / Z`, and the mean response `E[n] / X`
+//! service times and own slices are exponential; others' slices are a chain of phases. Throughput is then `X = (N - E[n]) / Z`, and the mean response `E[n] / X`
 //! (the interactive response time law). There is no parameter to fit. Saturated, the response is that of the paper,
 //! `N service / share - Z`.
 //!
-//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. Slices have a fixed
-//! length and those of the chain have not, so the chain uses half of both. Then its waits are right at both ends: a
-//! client that seldom asks waits for `(1 - share) V / 2`, the mean residual of the others' slices, and one that thinks
-//! for Z inside its slice waits for `(service + Z) V / share T` per request, as what it does in its slice takes the
-//! whole round. (Exponential slices of full length would make the former twice as long.) In between, clients that
-//! come in another tenant's slice accumulate, and all wait for its end. A slice ends with a completion, as a request
-//! that overruns it is a debt of the next one; so slices of the chain are at least as long as a request.
+//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. V has a fixed length,
+//! and that of the chain has not (Erlang's distribution with [`PHASES`] phases), so the chain uses [`LENGTH`] of both.
+//! Then its waits are right at both ends: a client that seldom asks waits for `(1 - share) V / 2`, the mean residual of
+//! the others' slices, and one that thinks for Z inside its slice waits for `(service + Z) V / share T` per request, as
+//! what it does in its slice takes the whole round. In between, clients that come in another tenant's slice accumulate,
+//! and all wait for its end. A slice ends with a completion, as a request that overruns it is a debt of the next one; so
+//! slices of the chain are at least as long as a request.
 //!
-//! A request that may interrupt waits `delay_ns` for the disk instead, in the part of all cases that the tenant can pay
-//! for with time that it does not use.
+//! **Interruptions.** A tenant whose queue is empty keeps the disk for as long as having it back would cost, and then
+//! gives it up: `max(cost, (delay + cost) share / (1 - share))`. If its pause Z / N is longer, each request that finds no
+//! other interrupts another tenant's slice, and has the disk after `delay_ns`. It does so in the part of all cases that
+//! the tenant can pay for with disk time that it does not use; otherwise it waits for its slice.
 //!
 //! Downside: service times of a disk vary less than exponential ones, so the wait behind others is slightly too long.
 //! Where tenants end their slices early, the round is shorter than T, and so is the wait.
@@ -58,7 +60,15 @@ const ACCURACY: f64 = 1e-3;
 /// Steps to that accuracy: each halves the interval at least.
 const STEPS_MAX: usize = 24;
 /// Think times below this change nothing beside a disk's, and above it the chain needs no limit.
-const THINK_NS_MIN: f64 = 1.0;
+const THINK_NS_MIN: f64 = 1000.0;
+/// Phases of other tenants' slices: more are more regular.
+const PHASES: usize = 3;
+/// Length of the chain's slices, of the true ones: the mean residual of the others' is then that of a fixed length.
+const LENGTH: f64 = PHASES as f64 / (PHASES as f64 + 1.0);
+/// A disk that is given up at once is so after this part of a service.
+const GIVES_UP: f64 = 100.0;
+/// The chain counts weights from a state without requests in an own slice, so there must be one.
+const LAST_MAX: f64 = 1.0 - 1e-9;
 /// Weights of states are rescaled beyond this.
 const WEIGHT_MAX: f64 = 1e200;
 
@@ -74,10 +84,15 @@ impl Loop<'_> {
         let mut high = (clients / (self.think_ns + best_ns)).min(self.time() / (best_ns + self.write_back_ns));
         let mut response = self.at(high);
         let mut low = response.rate;
+        if high - low <= ACCURACY * high || self.is_constant() {
+            return response;
+        }
         // What the function exceeds its argument by, at both ends.
-        let (mut above, mut below) = (self.at(low).rate - low, response.rate - high);
+        let mut below = low - high;
+        response = self.at(low);
+        let mut above = response.rate - low;
         for _ in 0..STEPS_MAX {
-            if high - low <= ACCURACY * high {
+            if above <= ACCURACY * low || high - low <= ACCURACY * high {
                 break;
             }
             // Regula falsi; the middle where that would hardly move an end.
@@ -98,6 +113,12 @@ impl Loop<'_> {
         response
     }
 
+    /// Whether nothing depends on the throughput.
+    fn is_constant(&self) -> bool {
+        let interruption = self.round.filter(|_| self.share < 1.0).and_then(|round| round.interruption);
+        self.write_back_ns == 0.0 && !interruption.is_some_and(|interruption| self.gives_up(&interruption))
+    }
+
     /// The fraction of the disk's time that is useful to the tenant.
     fn time(&self) -> f64 {
         let loses = self.round.filter(|_| self.share < 1.0);
@@ -113,69 +134,107 @@ impl Loop<'_> {
         };
         let speed = time / self.share;
         let longest_ns = self.service_ns.iter().copied().fold(0.0, f64::max) / speed;
-        let own = (self.share * round.round_ns / 2.0).max(longest_ns);
-        let others = own * (1.0 - self.share) / self.share;
-        // Per nanosecond: interruptions while a request waits, and returns of the disk while none does.
-        let interrupts = round.interruption.map_or(0.0, |Interruption { delay_ns, cost_ns }| {
-            let unused = time - rate * self.service_ns[0];
-            let paid = unused / (rate * (1.0 - self.share) * cost_ns);
-            paid.clamp(0.0, 1.0) / delay_ns
-        });
-        let slices = Slices { begin: 1.0 / others, end: 1.0 / own, interrupts };
+        let own_ns = (self.share * round.round_ns * LENGTH).max(longest_ns);
+        let others_ns = own_ns * (1.0 - self.share) / self.share;
+        let slices = match round.interruption.filter(|interruption| self.gives_up(interruption)) {
+            None => Slices { begin: 1.0 / others_ns, begin_idle: 1.0 / others_ns, end: 1.0 / own_ns, give_up: 0.0 },
+            Some(Interruption { delay_ns, cost_ns }) => {
+                let service_ns = self.service_ns[0];
+                let interruptions = rate.min(1.0 / (self.pause_ns() + service_ns));
+                let unused = (time - rate * service_ns).max(0.0);
+                let paid = (unused / (interruptions * cost_ns)).min(1.0);
+                let wait_ns = paid * delay_ns.min(others_ns) + (1.0 - paid) * others_ns;
+                let give_up = GIVES_UP * speed / service_ns;
+                Slices { begin: 1.0 / wait_ns, begin_idle: 0.0, end: 1.0 / own_ns, give_up }
+            }
+        };
         chain(think_ns, speed, slices, self.service_ns)
+    }
+
+    /// Mean time until the next request after the queue was empty.
+    fn pause_ns(&self) -> f64 {
+        self.think_ns / self.service_ns.len() as f64
+    }
+
+    /// Whether the tenant gives the disk up when its queue is empty, instead of having it wait for the next request.
+    fn gives_up(&self, interruption: &Interruption) -> bool {
+        let Interruption { delay_ns, cost_ns } = *interruption;
+        self.pause_ns() > cost_ns.max((delay_ns + cost_ns) * self.share / (1.0 - self.share))
     }
 }
 
 /// Rates, per nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Slices {
-    /// Others' slices end.
+    /// The disk comes to a tenant that waits for it.
     begin: f64,
+    /// The disk comes to a tenant that has no request.
+    begin_idle: f64,
     /// The tenant's slice ends.
     end: f64,
-    /// A request that waits interrupts; and the disk goes back when there is none.
-    interrupts: f64,
+    /// The tenant gives the disk up, as it has no request.
+    give_up: f64,
 }
 
 impl Slices {
     /// The tenant always has the disk.
-    const NONE: Slices = Slices { begin: 1.0, end: 0.0, interrupts: 0.0 };
+    const NONE: Slices = Slices { begin: 1.0, begin_idle: 1.0, end: 0.0, give_up: 0.0 };
 }
 
-/// The chain. Its states: n reads, in a slice of the tenant (`own`) or not (`away`). `speed` is that of the disk in its
-/// slices.
+/// The chain. Its states: n reads, in a slice of the tenant (`own`) or in phase j of the others' (`away`). `speed` is that
+/// of the disk in its slices.
 ///
 /// ```text
-///   own(n + 1) speed / service(n + 1) = arrivals(n) (own(n) + away(n))                          cut above n
-///   away(n) (arrivals(n) + begins)    = arrivals(n - 1) away(n - 1) + ends own(n + 1)           away(n)
-///                                       (and ends own(0), if n is 0)
+///   own(n + 1) speed / service(n + 1)  = arrivals(n) (own(n) + away(n))                         cut above n
+///   away(n, j) (arrivals(n) + passes)  = arrivals(n - 1) away(n - 1, j) + comes(n, j)           balance of away(n, j)
+///
+///   passes = PHASES begins; comes(n, j) = passes away(n, j - 1); comes(n, 1) = ends own(n + 1);
+///   comes(0, 1) has (ends + gives up) own(0), too
 /// ```
 ///
-/// The first replaces `own(n + 1)` in the second.
+/// The first replaces `own(n + 1)` in the second, where all phases are linear in the first one.
 fn chain(think_ns: f64, speed: f64, slices: Slices, service_ns: &[f64]) -> Response {
     let clients = service_ns.len();
     let arrivals = |n: usize| (clients - n) as f64 / think_ns;
-    // A slice ends with the request that is in service when its time is over.
-    let ends = |n: usize| service_ns.get(n).map_or(0.0, |service_ns| slices.end * service_ns / speed * arrivals(n));
-    let (mut own, mut away) = if slices.end > 0.0 {
-        (arrivals(0) + slices.begin - ends(0), slices.end + slices.interrupts + ends(0))
-    } else {
-        (1.0, 0.0)
+    let mut own = 1.0;
+    let mut away = [0.0; PHASES];
+    let phases = |n: usize, own: f64, before: [f64; PHASES], comes: f64| {
+        let passes = PHASES as f64 * if n == 0 { slices.begin_idle } else { slices.begin };
+        let leaves = arrivals(n) + passes;
+        // The part of services in which a slice ends, so that the request is the last one of it.
+        let last = service_ns.get(n).map_or(0.0, |service_ns| (slices.end * service_ns / speed).min(LAST_MAX));
+        // Phase j is fixed[j] + slope[j] x the first one.
+        let step = passes / leaves;
+        let (mut fixed, mut slope) = ([0.0; PHASES], [1.0; PHASES]);
+        for j in 1..PHASES {
+            fixed[j] = before[j] / leaves + step * fixed[j - 1];
+            slope[j] = step * slope[j - 1];
+        }
+        let ends = last * arrivals(n) * (own + fixed.iter().sum::<f64>());
+        // = leaves - last x arrivals x the sum of slopes, without the difference.
+        let divisor = leaves * ((1.0 - last) + last * step * slope[PHASES - 1]);
+        let first = (before[0] + comes + ends) / divisor;
+        std::array::from_fn::<_, PHASES, _>(|j| fixed[j] + slope[j] * first)
     };
-    let (mut all, mut reads, mut waits, mut throughput) = (own + away, 0.0, 0.0, 0.0);
+    if slices.end > 0.0 {
+        away = phases(0, own, away, (slices.end + slices.give_up) * own);
+    }
+    let sum = |away: &[f64; PHASES]| away.iter().sum::<f64>();
+    let (mut all, mut reads, mut waits, mut throughput) = (own + sum(&away), 0.0, 0.0, 0.0);
     for (n, service_ns) in (1..).zip(service_ns) {
-        let enters = arrivals(n - 1) * (own + away);
+        let enters = arrivals(n - 1) * (own + sum(&away));
         own = enters * service_ns / speed;
-        let leaves = arrivals(n) + slices.begin + slices.interrupts - ends(n);
-        away = (arrivals(n - 1) * away + ends(n) * own) / leaves;
-        all += own + away;
-        reads += n as f64 * (own + away);
-        waits += n as f64 * away;
+        if slices.end > 0.0 {
+            away = phases(n, own, away.map(|away| arrivals(n - 1) * away), 0.0);
+        }
+        let waiting = sum(&away);
+        all += own + waiting;
+        reads += n as f64 * (own + waiting);
+        waits += n as f64 * waiting;
         throughput += enters;
         if all > WEIGHT_MAX {
-            for weight in [&mut own, &mut away, &mut all, &mut reads, &mut waits, &mut throughput] {
-                *weight /= WEIGHT_MAX;
-            }
+            let weights = [&mut own, &mut all, &mut reads, &mut waits, &mut throughput];
+            weights.into_iter().chain(&mut away).for_each(|weight| *weight /= WEIGHT_MAX);
         }
     }
     Response { response_ns: reads / throughput, wait_ns: waits / throughput, rate: throughput / all }

@@ -29,7 +29,7 @@ pub struct Effort {
 impl Default for Effort {
     /// Within 10 ms for four tenants, 1 s for a thousand.
     fn default() -> Effort {
-        Effort { restarts: 8, evaluations_max: 500_000 }
+        Effort { restarts: 8, evaluations_max: 400_000 }
     }
 }
 
