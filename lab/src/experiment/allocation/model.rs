@@ -1,5 +1,7 @@
 //! How well the model predicts what is measured, over the whole surface of each load.
 
+use std::sync::Arc;
+
 use engine::allocate::{Allotment, Evidence, Refinement, Tiers};
 use engine::control::Tiers as Together;
 use serde_json::{Value, json};
@@ -66,15 +68,15 @@ fn of_base(base: &Told, scene: &Scene) -> Result<Evidence, String> {
 }
 
 /// What is measured of a load.
-struct Load<'a> {
-    surface: &'a Measured,
+struct Load {
+    surface: Arc<Measured>,
     evidence: Evidence,
     /// Mean latency with [`BASE`], with LRU and with DEMOTE in both tiers, ms, and the misses of both.
     tiers_ms: [f64; 2],
     tiers_misses: [f64; 2],
 }
 
-fn load<'a>(surface: &'a Measured, scene: &Scene, seed: u64) -> Result<Load<'a>, String> {
+fn load(surface: &Arc<Measured>, scene: &Scene, seed: u64) -> Result<Load, String> {
     let learning = scene.learning();
     let lru = learning.among_backlogged(&surface.kind, grid(), BASE, seed)?;
     let demoting = Scene { together: Together::Demote, ..learning };
@@ -82,11 +84,11 @@ fn load<'a>(surface: &'a Measured, scene: &Scene, seed: u64) -> Result<Load<'a>,
     let of = |played: &Played| (played.seen[0].latency_ns / 1e6, played.seen[0].misses);
     let [(lru_ms, lru_misses), (demote_ms, demote_misses)] = [of(&lru), of(&demote)];
     let evidence = of_base(&lru.told[0], scene)?;
-    Ok(Load { surface, evidence, tiers_ms: [lru_ms, demote_ms], tiers_misses: [lru_misses, demote_misses] })
+    Ok(Load { surface: surface.clone(), evidence, tiers_ms: [lru_ms, demote_ms], tiers_misses: [lru_misses, demote_misses] })
 }
 
-fn errors(load: &Load<'_>, context: &Context) -> Result<Errors, String> {
-    let (measured, evidence) = (load.surface, &load.evidence);
+fn errors(load: &Load, context: &Context) -> Result<Errors, String> {
+    let (measured, evidence) = (&*load.surface, &load.evidence);
     let predict = |evidence: &Evidence, at: Allotment| {
         evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(at))
     };
@@ -161,7 +163,7 @@ fn model(context: &Context) -> Result<Outcome, String> {
     let kinds = [Kind::tpcw(), Kind::rubis(), Kind::zipf40(), Kind::zipf95()];
     let measured = Measured::all(context, &scene, grid(), &kinds)?;
     let loads = context.parallel(&measured, |measured| load(measured, &scene, context.seeds[0]));
-    let loads: Vec<Load<'_>> = loads.into_iter().collect::<Result<_, _>>()?;
+    let loads: Vec<Load> = loads.into_iter().collect::<Result<_, _>>()?;
     let found = context.parallel(&loads, |load| errors(load, context));
     let found: Vec<Errors> = found.into_iter().collect::<Result<_, _>>()?;
     let mut claims = Vec::new();
@@ -194,8 +196,8 @@ fn model(context: &Context) -> Result<Outcome, String> {
     Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
 }
 
-fn json(errors: &Errors, load: &Load<'_>) -> Value {
-    let (measured, evidence) = (load.surface, &load.evidence);
+fn json(errors: &Errors, load: &Load) -> Value {
+    let (measured, evidence) = (&*load.surface, &load.evidence);
     let node = |(at, cell): (&Allotment, &super::play::Seen)| {
         let said = evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(*at));
         json!({
@@ -217,7 +219,7 @@ fn json(errors: &Errors, load: &Load<'_>) -> Value {
 }
 
 /// Figures 4, 7 and 8 of the paper.
-fn pictures(found: &[Errors], loads: &[Load<'_>]) -> Result<Vec<Picture>, String> {
+fn pictures(found: &[Errors], loads: &[Load]) -> Result<Vec<Picture>, String> {
     let mib = |steps: u32| f64::from(steps) * grid().cache_step_bytes as f64 / f64::from(1 << 20);
     let line = |name: &str, points: Vec<(f64, f64)>| Line { name: name.into(), points, chosen: None };
     let curves: Vec<Line> = loads
