@@ -9,9 +9,7 @@
 //! NBD, by the engine's own machines for both sides, and connections do not fail.
 
 use engine::Config;
-use engine::control::{
-    Command, Report, Snapshot, TenantSpec, Tiers as Together, UpstreamSpec, VolumeSpec, WriteCache,
-};
+use engine::control::{Command, Report, Snapshot, TenantSpec, Tiers as Together, UpstreamSpec, VolumeSpec, WriteCache};
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::Export;
 use engine::units::Nanos;
@@ -170,11 +168,7 @@ impl Bench {
         };
         self.links.servers.insert(volume, server);
         let plain = VolumeSpec::plain(volume, tenant, on.bytes);
-        self.order(Command::OpenVolume(VolumeSpec {
-            upstream: Some(upstream),
-            write_cache: on.write_cache,
-            ..plain
-        }))
+        self.order(Command::OpenVolume(VolumeSpec { upstream: Some(upstream), write_cache: on.write_cache, ..plain }))
     }
 }
 
@@ -245,8 +239,8 @@ mod tests {
         assert_eq!((server.volumes[0].hit_blocks, server.volumes[0].miss_blocks), (400, 400));
     }
 
-    /// Again and again over 600 blocks, with frames for 400 in both tiers: under LRU all are misses, under DEMOTE hits in
-    /// tier 2, all but the few that are on their way.
+    /// Again and again over 600 blocks, with frames for 400 in both tiers: under LRU all are misses, under DEMOTE most
+    /// are hits in tier 2.
     #[test]
     fn tiers_that_demote_hold_what_both_have_room_for() {
         let hits = |together| {

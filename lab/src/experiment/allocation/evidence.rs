@@ -96,7 +96,8 @@ fn by_depth(shape: &[(f64, f64)], depth: f64) -> f64 {
 }
 
 fn round(told: &Told) -> Option<Round> {
-    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0)?;
+    // Without a loss that was measured, there is no efficiency.
+    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0 && plan.efficiency_permille > 0)?;
     let losses = told.disk[1].tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.loss_ns as f64);
     let (sum, count) = losses.fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
     let loss_ns = sum / count;

@@ -385,7 +385,8 @@ mod tests {
         let trace = Trace::new(records.iter().copied(), 500);
         let reads = records[500..].iter().filter(|record| record.op == Op::Read).count();
         assert_eq!((trace.reads(), trace.read_fraction()), (reads, reads as f64 / 3500.0));
-        let written = First::new(&trace, 20, 50).passed.iter().filter(|passed| matches!(passed, Passed::Write(_))).count();
+        let written =
+            First::new(&trace, 20, 50).passed.iter().filter(|passed| matches!(passed, Passed::Write(_))).count();
         assert!((400..2000).contains(&written), "{written}");
     }
 }

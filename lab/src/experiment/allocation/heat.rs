@@ -88,7 +88,8 @@ mod tests {
     fn a_map_shows_its_cells_and_their_values() {
         let texts = |of: &[&str]| of.iter().map(|text| (*text).to_owned()).collect();
         let values = vec![vec![0.0, 0.5], vec![0.25, f64::NAN]];
-        let heat = Heat { axes: ("share", "cache"), columns: texts(&["1", "2"]), rows: texts(&["3", "4"]), values, most: 0.5 };
+        let heat =
+            Heat { axes: ("share", "cache"), columns: texts(&["1", "2"]), rows: texts(&["3", "4"]), values, most: 0.5 };
         let svg = heat.svg().unwrap();
         assert!(["share", "cache", "25\n", "50\n"].iter().all(|word| svg.contains(word)), "{svg}");
         assert_eq!((heat.colour(0.0), heat.colour(0.5)), (RGBColor(255, 255, 255), RGBColor(0, 60, 110)));

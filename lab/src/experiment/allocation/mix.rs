@@ -103,10 +103,14 @@ impl Mix {
             let share = f64::from(at.share) / f64::from(self.grid.share_steps);
             let (first, second) = (self.grid.bytes(at.first), self.grid.bytes(at.second));
             let evidence = evidence(told, first.max(second), profile)?;
-            Ok(match told.disk_ns() {
+            let calibrated = match told.disk_ns() {
                 Some(disk_ns) => evidence.calibrated(first, second, share, disk_ns),
                 None => evidence,
-            })
+            };
+            if !calibrated.predict(first, second, share).latency_ns.is_finite() {
+                return Err(format!("{}: the model has no latency: {calibrated:?}", self.name));
+            }
+            Ok(calibrated)
         };
         played.told.iter().zip(at).map(of).collect()
     }
@@ -220,19 +224,21 @@ impl Table {
     }
 
     fn firsts(&self, problem: &Problem) -> Vec<Vec<u32>> {
-        let on = |gateway: usize| {
-            (0..problem.tenants.len()).filter(move |&at| problem.tenants[at].gateway == Some(gateway))
-        };
+        let on =
+            |gateway: usize| (0..problem.tenants.len()).filter(move |&at| problem.tenants[at].gateway == Some(gateway));
         let mut all = vec![vec![0; problem.tenants.len()]];
         for (gateway, &steps) in problem.gateways.iter().enumerate() {
             let here: Vec<usize> = on(gateway).collect();
             let splits = compositions(steps, here.len());
             let with = |base: &Vec<u32>| {
-                splits.iter().map(|split| {
-                    let mut firsts = base.clone();
-                    here.iter().zip(split).for_each(|(&at, &steps)| firsts[at] = steps);
-                    firsts
-                }).collect::<Vec<_>>()
+                splits
+                    .iter()
+                    .map(|split| {
+                        let mut firsts = base.clone();
+                        here.iter().zip(split).for_each(|(&at, &steps)| firsts[at] = steps);
+                        firsts
+                    })
+                    .collect::<Vec<_>>()
             };
             all = all.iter().flat_map(with).collect();
         }

@@ -20,9 +20,9 @@ pub const PAPER: Experiment = Experiment {
             4 KiB, 8 outstanding or thought about: TPC-W (cacheable up to 22.5 MiB, 8 % cold, 20 % writes, thinks for \
             10 ms), RUBiS (43.75 MiB, 8 % cold, 15 % writes, 10 ms), Zipf 0.4 over 1 GiB and Zipf 0.95 over 256 MiB \
             (reads, 5 ms). Ours: the planner, from what the API tells in one run with equal parts. Ideal and all \
-            baselines search measured surfaces: exact miss ratios of the same requests, disk latency in 54 runs a load \
+            baselines search measured surfaces: exact miss ratios of the same requests, disk latency in 45 runs a load \
             with all others backlogged. Each allocation is run: 20 s in which the disk answers at once and caches \
-            fill, 20 s, then 120 s that count; two seeds.",
+            fill, 15 s, then 90 s that count; two seeds.",
     paper: "Soundararajan et al., section 6.2, figure 5 and table 1: as good as ideal; 1.42 and 1.12 times better than \
             mrc+disk.",
     run: paper,
@@ -160,7 +160,8 @@ fn paper(context: &Context) -> Result<Outcome, String> {
         claims.push(Claim::new(format!("({letter}) measured surface, mean error"), error, Bound::AtMost(0.1)));
         let verified: Vec<Value> = verified.iter().map(|(said, seen)| json!([said / 1e6, seen / 1e6])).collect();
         data.push(json!({
-            "mix": mix.name, "rows": rows.iter().map(Row::json).collect::<Vec<_>>(), "gain_on_mrc_disk": mrc_disk / ours,
+            "mix": mix.name, "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "gain_on_mrc_disk": mrc_disk / ours,
             "ideals_gain_on_mrc_disk": mrc_disk / ideal, "expected_and_measured_ms": verified,
         }));
         groups.push(Group { label: mix.name.clone(), bars: rows.iter().map(|row| row.total_ns() / 1e6).collect() });

@@ -1,7 +1,9 @@
 //! Tenants behind gateways, with stated partitions in both tiers and stated shares of one disk.
 
 use engine::Config;
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers as Together, VolumeStats, WriteCache};
+use engine::control::{
+    CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers as Together, VolumeStats, WriteCache,
+};
 use engine::curve::View;
 use engine::disk::policy::Kind as Policy;
 use engine::ids::{TenantId, VolumeId};
@@ -113,8 +115,8 @@ impl Scene {
             gateways: vec![32 << 20; 2],
             link_ns: 100_000,
             fill_ns: if context.quick { 12 } else { 20 } * SECOND,
-            settle_ns: if context.quick { 8 } else { 20 } * SECOND,
-            counted_ns: if context.quick { 30 } else { 120 } * SECOND,
+            settle_ns: if context.quick { 8 } else { 15 } * SECOND,
+            counted_ns: if context.quick { 30 } else { 90 } * SECOND,
             learning_ns: if context.quick { 60 } else { 300 } * SECOND,
             together: Together::Lru,
         })

@@ -82,7 +82,7 @@ impl Nodes {
         let of = |list: &[u32]| list.to_vec();
         match quick {
             true => Nodes { firsts: of(&[1, 15]), seconds: of(&[1, 29]), shares: of(&[2, 10]) },
-            false => Nodes { firsts: of(&[1, 8, 15]), seconds: of(&[1, 12, 29]), shares: of(&[1, 2, 4, 6, 10, 14]) },
+            false => Nodes { firsts: of(&[1, 8, 15]), seconds: of(&[1, 12, 29]), shares: of(&[2, 4, 6, 10, 14]) },
         }
     }
 
@@ -123,12 +123,12 @@ impl Measured {
         let seed = context.seeds[0];
         let of_load = |at: usize| nodes.all().into_iter().map(move |node| (at, node));
         let points: Vec<(usize, Allotment)> = (0..fresh.len()).flat_map(of_load).collect();
-        let cells = context.parallel(&points, |&(at, node)| {
-            Ok(scene.among_backlogged(fresh[at], grid, node, seed)?.seen[0])
-        });
+        let cells =
+            context.parallel(&points, |&(at, node)| Ok(scene.among_backlogged(fresh[at], grid, node, seed)?.seen[0]));
         let mut cells = cells.into_iter().collect::<Result<Vec<Seen>, String>>()?;
         let each = nodes.all().len();
-        let work: Vec<(&Kind, Vec<Seen>)> = fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
+        let work: Vec<(&Kind, Vec<Seen>)> =
+            fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
         let counted = if context.quick { 60_000 } else { 200_000 };
         let measured = context.parallel(&work, |(kind, cells)| {
             let middle = &cells[each / 2];
@@ -169,7 +169,8 @@ impl Measured {
         };
         let by_share = |first_at: usize| {
             let points = self.nodes.shares.iter().enumerate();
-            let points = points.map(|(share_at, &steps)| (f64::from(SHARES) / f64::from(steps), at(first_at, share_at)));
+            let points =
+                points.map(|(share_at, &steps)| (f64::from(SHARES) / f64::from(steps), at(first_at, share_at)));
             interpolate(points.collect(), 1.0 / share)
         };
         let points = self.nodes.firsts.iter().enumerate();
