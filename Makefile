@@ -9,7 +9,7 @@ TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
 # Experiments that take 20 s and more each: they find regressions of performance, not bugs.
-LONG_LAB := insulated-four insulated-streams sharing-cache guarantees-hostile
+LONG_LAB := insulated-four insulated-streams sharing-cache guarantees-hostile allocation-model
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
 # What the tests run comes from one build of the whole workspace: `-p` would build dependencies with other features.
@@ -103,12 +103,13 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 test-lab: ## quick experiments, and whether docs/claims-lab.md still says what they find
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab run --quick --traces none --without offload --without cluster \
-		$(addprefix --without ,$(LONG_LAB)) --check docs/claims-lab.md
+		--without allocation-random --without allocation-plan $(addprefix --without ,$(LONG_LAB)) \
+		--check docs/claims-lab.md
 
 test-lab-long: ## what of that takes long
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab run --quick --traces none $(LONG_LAB) --check docs/claims-lab.md
-	$(TARGET)/checked/aerogel-lab run --quick --traces none cluster
+	$(TARGET)/checked/aerogel-lab run --quick --traces none cluster allocation-plan
 
 lab: ## all experiments in full; their figures go into docs/claims-lab.md, their page into target/lab/report.html
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md

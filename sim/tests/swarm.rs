@@ -1,10 +1,13 @@
 //! The standard swarm: several hundred worlds, each run to its end.
 
+use sim::machines;
 use sim::swarm::{self, Worlds};
 
 const SEEDS: u64 = 300;
 /// Of worlds of several machines.
 const MACHINES_SEEDS: u64 = 200;
+/// Of those in which two caches in a row demote, beyond the third of the former.
+const TIERS_SEEDS: std::ops::Range<u64> = 200..240;
 /// Of worlds of machines that off-load writes to one another.
 const STORES_SEEDS: u64 = 200;
 /// Of worlds with striped volumes.
@@ -30,6 +33,15 @@ fn every_world_ends_well() {
 #[test]
 fn every_world_of_machines_ends_well() {
     run_all(Worlds::Machines, MACHINES_SEEDS, " --worlds machines");
+}
+
+#[test]
+fn every_world_whose_caches_demote_ends_well() {
+    for seed in TIERS_SEEDS {
+        if let Err(failure) = swarm::run_machines(seed, Some(machines::Focus::Tiers), None) {
+            panic!("{}\n{failure}\n  (with its caches demoting)", failure.tail.join("\n"));
+        }
+    }
 }
 
 #[test]

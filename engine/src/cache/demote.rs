@@ -38,8 +38,8 @@ pub(crate) struct Evicted {
 impl Cache {
     /// From now on a session takes what is evicted of a volume, or none does.
     pub(crate) fn set_demoting(&mut self, volume: VolumeId, size: Option<u64>) {
-        let since = self.durability.open(volume);
-        self.volume_mut(volume).demoting = size.map(|size| Demoting { since, blocks: size / BLOCK });
+        let begun = size.map(|size| Demoting { since: self.durability.advance(volume), blocks: size / BLOCK });
+        self.volume_mut(volume).demoting = begun;
     }
 
     /// A block is evicted: its content goes to the server of the volume, if that takes it.

@@ -121,6 +121,13 @@ impl Durability {
         self.volumes[volume.0 as usize].open
     }
 
+    /// What happens from now on belongs to a later generation than what has happened. Returns it.
+    pub(crate) fn advance(&mut self, volume: VolumeId) -> Generation {
+        let open = &mut self.volumes[volume.0 as usize].open;
+        *open = open.wrapping_add(1);
+        *open
+    }
+
     /// A write of the volume completed, perhaps only into the volatile cache. Returns its generation.
     pub(crate) fn written(&mut self, volume: VolumeId) -> Generation {
         let volume = &mut self.volumes[volume.0 as usize];

@@ -96,7 +96,8 @@ impl Upstream {
         while !self.demotions.waiting.is_empty() && self.phase == Phase::Open && self.demotions.sent.len() < SENT_MAX {
             let is_free =
                 |at: &usize| matches!(self.links[*at].state, State::Open) && self.links[*at].stream.is_drained();
-            let Some(at) = (0..self.links.len()).find(is_free) else { return };
+            // Requests prefer the first ones.
+            let Some(at) = (0..self.links.len()).rev().find(is_free) else { return };
             self.send_demotion(at);
         }
     }

@@ -260,7 +260,7 @@ mod tests {
     use crate::cache::EvictionPolicy;
     use crate::ids::TenantId;
     use crate::nbd::Form;
-    use crate::nbd::wire::command;
+    use crate::nbd::wire::{command, command_flag as flag};
     use crate::nbd::{Header, Kind};
     use crate::spec::TenantSpec;
     use crate::volume::Receive;
@@ -474,29 +474,31 @@ mod tests {
     fn only_what_was_read_or_written_as_a_whole_in_the_session_is_demoted() {
         let mut rig = Rig::new();
         let begin = |rig: &mut Rig| rig.event(|volumes| volumes.set_demoting(VOLUME, true));
+        // So far apart that nothing is read ahead or written together.
+        let at = |number: u64| number * 100 * BLOCK;
         begin(&mut rig);
-        rig.content(0);
-        rig.content(BLOCK);
-        assert_eq!(evicted(&mut rig, 2), [0, 1]);
-        rig.content(2 * BLOCK);
-        rig.content(3 * BLOCK);
+        rig.content(at(9));
+        rig.content(at(8));
+        assert_eq!(evicted(&mut rig, 2), [900, 800]);
+        rig.content(at(2));
+        rig.content(at(3));
         // Another session: others may have changed what was read in the first one.
         rig.event(|volumes| {
             volumes.set_demoting(VOLUME, false);
             volumes.device_flush_failed(VOLUME);
         });
         begin(&mut rig);
-        rig.write(1, 0, 2 * BLOCK, 512, 7);
-        rig.write(2, 0, 4 * BLOCK, BLOCK, 7);
-        rig.write(3, crate::nbd::wire::command_flag::FUA, 5 * BLOCK, BLOCK, 7);
-        rig.write(4, crate::nbd::wire::command_flag::FUA, 6 * BLOCK, 512, 7);
+        rig.write(1, 0, at(2), 512, 7);
+        rig.write(2, 0, at(4), BLOCK, 7);
+        rig.write(3, flag::FUA, at(5), BLOCK, 7);
+        rig.write(4, flag::FUA, at(6), 512, 7);
         rig.ask(5, command::FLUSH, 0, 0, 0);
         rig.complete_all();
-        rig.ask(6, command::READ, 0, 6 * BLOCK, BLOCK);
-        rig.content(7 * BLOCK);
+        rig.ask(6, command::READ, 0, at(6), BLOCK);
+        rig.content(at(7));
         let mut sent = evicted(&mut rig, 6);
         sent.sort_unstable();
-        assert_eq!(sent, [4, 5, 7]);
+        assert_eq!(sent, [400, 500, 700]);
     }
 
     #[test]

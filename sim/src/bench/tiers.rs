@@ -9,7 +9,7 @@
 //! NBD, by the engine's own machines for both sides, and connections do not fail.
 
 use engine::Config;
-use engine::control::{Command, Report, Snapshot, TenantSpec, UpstreamSpec, VolumeSpec, WriteCache};
+use engine::control::{Command, Report, Snapshot, TenantSpec, Tiers as Together, UpstreamSpec, VolumeSpec, WriteCache};
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::Export;
 use engine::units::Nanos;
@@ -29,6 +29,8 @@ pub struct Tenant {
     pub tier1: TenantSpec,
     /// The tenant on the server.
     pub tier2: TenantSpec,
+    /// How its two caches go together.
+    pub together: Together,
     /// First byte of its volume on the server's drive.
     pub start: u64,
     /// Bytes of its volume.
@@ -162,7 +164,7 @@ impl Bench {
             tls: false,
             is_shared: false,
             is_leased: false,
-            tiers: engine::control::Tiers::Lru,
+            tiers: on.together,
         };
         self.links.servers.insert(volume, server);
         let plain = VolumeSpec::plain(volume, tenant, on.bytes);
@@ -190,7 +192,11 @@ mod tests {
 
     /// Reads of these blocks, one at a time, on a gateway with a cache of `tier1` frames and a server with `tier2`
     /// frames: the latency of each.
-    fn latencies(blocks: &'static [u64], tier1: u64, tier2: u64) -> (Vec<Nanos>, Snapshot, Snapshot) {
+    fn latencies(
+        blocks: &'static [u64],
+        (tier1, tier2): (u64, u64),
+        together: Together,
+    ) -> (Vec<Nanos>, Snapshot, Snapshot) {
         let records = blocks.iter().map(|block| Record {
             time_ns: 0,
             op: Op::Read,
@@ -202,7 +208,7 @@ mod tests {
         let of = |frames: u64| TenantSpec { cache: CacheSpec::Asked(frames * FRAME_BYTES), ..TenantSpec::default() };
         let (tier1, tier2) = (of(tier1), of(tier2));
         let (bytes, write_cache) = (64 << 20, WriteCache::Volatile);
-        let tenant = Tenant { gateway: 0, tier1, tier2, start: 0, bytes, write_cache, load };
+        let tenant = Tenant { gateway: 0, tier1, tier2, together, start: 0, bytes, write_cache, load };
         let spec = LanesSpec { parallel: 1, service_ns: DISK_NS, block_ns: 0, flush_ns: DISK_NS };
         let config = || Config { prefetch_bytes_max: Some(0), ..Config::new(16 << 20) };
         let drive = Box::new(Lanes::new(spec, Rng::new(1)));
@@ -222,7 +228,7 @@ mod tests {
     fn each_tier_has_its_hits_and_its_latency() {
         let mut blocks: Vec<u64> = (0..800).map(|at| at * 7 % 400 * 16).collect();
         blocks.extend((790..800).map(|at| at * 7 % 400 * 16));
-        let (found, gateway, server) = latencies(blocks.leak(), 200, 600);
+        let (found, gateway, server) = latencies(blocks.leak(), (200, 600), Together::Lru);
         assert_eq!(found.len(), 810);
         let within = |of: &[Nanos], least: Nanos, most: Nanos| of.iter().all(|ns| (least..most).contains(ns));
         let near_ns = 100_000;
@@ -231,5 +237,18 @@ mod tests {
         assert!(within(&found[800..], 0, near_ns), "hits in tier 1: {:?}", &found[800..]);
         assert_eq!((gateway.volumes[0].hit_blocks, gateway.volumes[0].miss_blocks), (10, 800));
         assert_eq!((server.volumes[0].hit_blocks, server.volumes[0].miss_blocks), (400, 400));
+    }
+
+    /// Again and again over 600 blocks, with frames for 400 in both tiers: under LRU all are misses, under DEMOTE most
+    /// are hits in tier 2.
+    #[test]
+    fn tiers_that_demote_hold_what_both_have_room_for() {
+        let hits = |together| {
+            let blocks: Vec<u64> = (0..6000).map(|at| at % 600 * 16).collect();
+            latencies(blocks.leak(), (400, 400), together).2.volumes[0].hit_blocks
+        };
+        assert_eq!(hits(Together::Lru), 0);
+        let demoted = hits(Together::Demote);
+        assert!(demoted > 4800, "{demoted} of 5400");
     }
 }

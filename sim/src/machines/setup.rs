@@ -215,11 +215,11 @@ impl Setup {
         self.tiers = Tiers::Demote;
         self.kind = if self.kind == Kind::Stranger { Kind::Plain } else { self.kind };
         let remote = self.volumes.iter_mut().filter(|volume| volume.is_remote);
-        remote.for_each(|volume| volume.size = rng.pick(&[300, 400, 700]) * BLOCK);
+        remote.for_each(|volume| volume.size = rng.pick(&[400, 600, 900]) * BLOCK);
         let range = rng.pick(&[0, 1, 4]);
         let commands = vec![
             (rng.pick(&[30, 60]), command::READ),
-            (rng.pick(&[10, 40]), command::WRITE),
+            (rng.pick(&[10, 40, 40]), command::WRITE),
             (rng.pick(&[0, 1, 4]), command::FLUSH),
             (range, command::TRIM),
             (range, command::WRITE_ZEROES),
@@ -228,8 +228,8 @@ impl Setup {
         self.mix.fua = rng.pick(&[0, 50_000, 300_000]);
         self.mix.aligned = rng.pick(&[700_000, 980_000]);
         self.mix.lengths = vec![(rng.pick(&[10, 40]), Length::Small), (30, Length::Medium), (10, Length::Large)];
-        (self.requests, self.window, self.think_ns) = (rng.pick(&[800, 2000]), 16, MILLISECOND);
-        (self.connections, self.upstream_window) = (rng.pick(&[1, 2, 4]) as u32, 64);
+        (self.requests, self.window, self.think_ns) = (rng.pick(&[1000, 2000, 4000]), 16, MILLISECOND);
+        (self.connections, self.upstream_window) = (rng.pick(&[1, 2, 4, 4]) as u32, 64);
         self.speed.byte_ns = rng.pick(&[1, 10]);
         self.weights = rng.pick(&[[2, 20, 1, 2, 2], [1, 10, 2, 6, 6], [10, 10, 0, 1, 1]]);
         self.trouble_ns = rng.pick(&[20 * MILLISECOND, 100 * MILLISECOND, 500 * MILLISECOND]);
@@ -382,11 +382,16 @@ impl Setup {
         let limits = Limits { depth: 64, block_bytes: 512 };
         let stores_bytes = if self.kind.has_stores() { STORE_CACHE_BYTES } else { 0 };
         let follows = self.follows && at < self.kind.gateway();
+        let ages_ns = match self.tiers {
+            Tiers::Lru => [MILLISECOND, 100 * MILLISECOND, 5 * SECOND],
+            // What is written reaches the server, and leaves its cache, while older demotions are on their way.
+            Tiers::Demote => [MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND],
+        };
         let config = Config {
             policy: if follows { policy::Kind::Insulated } else { policy::Kind::None },
             needs_slices: follows,
             device_depth: 64,
-            dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
+            dirty_age_max_ns: rng.pick(&ages_ns),
             prefetch_bytes_max: rng.pick(&[Some(0), Some(128 << 10)]),
             seed: rng.next(),
             ..Config::new(4 * LEAST_BYTES + stores_bytes)

@@ -89,14 +89,7 @@ impl World {
                     self.out.network.lose(self.out.now, &mut self.out.queue, wire);
                 }
             }
-            Trouble::Part if self.setup.tiers == Tiers::Demote => {
-                let wires = self.out.network.between_machines();
-                if !wires.is_empty() {
-                    let wire = self.out.rng.pick(&wires);
-                    self.note(format!("{wire:?} stalls for {away_ns} ns"));
-                    self.out.network.stall(self.out.now, wire, away_ns);
-                }
-            }
+            Trouble::Part if self.setup.tiers == Tiers::Demote => self.stall_one(away_ns),
             Trouble::Part => {
                 self.note(format!("a partition for {away_ns} ns"));
                 self.out.network.part(server, gateway, self.out.now + away_ns);
@@ -140,6 +133,16 @@ impl World {
         let dies_at = self.out.now + self.out.rng.below(DYING_NS_MAX);
         let kill = Wake::Kill(client, self.machines[client].life, away_ns.min(STALL_NS_MIN));
         self.out.queue.push(dies_at, kill);
+    }
+
+    /// One connection of a gateway stalls: what it has demoted there arrives after what it sends on others.
+    fn stall_one(&mut self, away_ns: Nanos) {
+        let wires = self.out.network.between_machines();
+        if !wires.is_empty() {
+            let wire = self.out.rng.pick(&wires);
+            self.note(format!("{wire:?} stalls for {away_ns} ns"));
+            self.out.network.stall(self.out.now, wire, away_ns);
+        }
     }
 
     /// A store is away from its client, or without power. The client dies a little before it is back, or after.

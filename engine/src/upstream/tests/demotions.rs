@@ -72,7 +72,7 @@ fn a_lost_session_forgets_them_when_no_connection_refers_to_their_frames() {
     rig.evict(1, 4);
     rig.heed();
     rig.evict(1, 8);
-    rig.upstream.handle(0, Event::Closed(LinkId(1)));
+    rig.upstream.handle(0, Event::Closed(LinkId(0)));
     while let Some(action) = rig.upstream.poll_action() {
         rig.news.push(action);
     }
@@ -80,7 +80,7 @@ fn a_lost_session_forgets_them_when_no_connection_refers_to_their_frames() {
     assert!(!rig.evict(1, 12), "there is no session");
     rig.requests.clear();
     rig.sessions.clear();
-    rig.handle(Event::Closed(LinkId(0)));
+    rig.handle(Event::Closed(LinkId(1)));
     assert_eq!(rig.freed(), [4]);
     rig.tick(RETRY_NS);
     assert!(rig.requests.iter().all(|(_, of, _)| of.kind != Kind::Demote), "it is not repeated");

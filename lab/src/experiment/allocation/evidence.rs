@@ -22,8 +22,8 @@ const CLIENT_NS: f64 = 14_000.0;
 /// Depths of the profile.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The evidence of this tenant, before it is calibrated.
-pub fn evidence(told: &Told, profile: &Profile) -> Result<Evidence, String> {
+/// The evidence of this tenant, before it is calibrated. `bytes` are those of its larger partition.
+pub fn evidence(told: &Told, bytes: u64, profile: &Profile) -> Result<Evidence, String> {
     let at_gateway = |of: fn(&VolumeStats) -> u64| since(&told.gateway, of);
     let at_server = |of: fn(&VolumeStats) -> u64| since(&told.server, of);
     let reads = at_gateway(|stats| stats.read.requests);
@@ -43,16 +43,18 @@ pub fn evidence(told: &Told, profile: &Profile) -> Result<Evidence, String> {
     let latency_ns =
         (at_gateway(|stats| stats.read.latency.sum_ns) + at_gateway(|stats| stats.write.latency.sum_ns)) / requests;
     let per_client_ns = f64::from(told.outstanding) * told.seconds * 1e9 / requests;
+    let curve = MissRatios::of_writes(&told.curve);
+    let unabsorbed = writes * curve.at(bytes as f64);
     Ok(Evidence {
         tiers: Tiers::Lru,
         reads: MissRatios::of_reads(&told.curve),
-        writes: MissRatios::of_writes(&told.curve),
+        writes: curve,
         read_fraction: reads / requests,
         references_per_second: requests / told.seconds,
         first_hit_ns: first_hit_ns + CLIENT_NS,
         second_hit_ns: network_ns + server_hit_ns + CLIENT_NS,
         write_ns: write_ns + CLIENT_NS,
-        disk: disk_time(told, profile)?,
+        disk: disk_time(told, unabsorbed, profile)?,
         outstanding: told.outstanding,
         think_ns: (per_client_ns - latency_ns).max(0.0),
         round: round(told),
@@ -66,7 +68,9 @@ fn stats(told: &Told) -> [&TenantStats; 2] {
     })
 }
 
-fn disk_time(told: &Told, profile: &Profile) -> Result<DiskTime, String> {
+/// Disk time of reads, and of those writes that the curve says are not absorbed: what write-back takes beyond them, to
+/// join runs, is theirs.
+fn disk_time(told: &Told, unabsorbed: f64, profile: &Profile) -> Result<DiskTime, String> {
     let at_depth = |depth: u16| {
         let rate = profile.number(Key::Random(Direction::Read, BLOCK as u32, depth));
         let rate = rate.ok_or_else(|| format!("the profile has no rate of reads at depth {depth}"))?;
@@ -78,10 +82,9 @@ fn disk_time(told: &Told, profile: &Profile) -> Result<DiskTime, String> {
     let fill_ns = (after.fill_ns - before.fill_ns) as f64;
     let depth = if fill_ns > 0.0 { since(&told.server, |stats| stats.fills.device_ns) / fill_ns } else { 1.0 };
     let scale = if fills > 0.0 { fill_ns / fills / by_depth(&shape, depth) } else { 1.0 };
-    let written = since(&told.server, |stats| stats.device_write_bytes) / BLOCK as f64;
     let writes_ns = (after.write_back_ns + after.sync_ns - before.write_back_ns - before.sync_ns) as f64;
     let reads = shape.iter().map(|&(depth, ns)| Depth { depth: depth as u32, service_ns: ns * scale });
-    Ok(DiskTime { reads: reads.collect(), write_ns: if written > 0.0 { writes_ns / written } else { 0.0 } })
+    Ok(DiskTime { reads: reads.collect(), write_ns: if unabsorbed > 0.0 { writes_ns / unabsorbed } else { 0.0 } })
 }
 
 /// Linear in the logarithm of depth.
@@ -93,7 +96,8 @@ fn by_depth(shape: &[(f64, f64)], depth: f64) -> f64 {
 }
 
 fn round(told: &Told) -> Option<Round> {
-    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0)?;
+    // Without a loss that was measured, there is no efficiency.
+    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0 && plan.efficiency_permille > 0)?;
     let losses = told.disk[1].tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.loss_ns as f64);
     let (sum, count) = losses.fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
     let loss_ns = sum / count;

@@ -78,12 +78,12 @@ impl Kind {
 
     /// The paper's Zipf40: cache hardly helps.
     pub fn zipf40() -> Kind {
-        Kind::zipf("Zipf40", 0.4, 1024, 2)
+        Kind::zipf("Zipf40", 0.4, 1024, 5)
     }
 
     /// The paper's Zipf95: some megabytes help most.
     pub fn zipf95() -> Kind {
-        Kind::zipf("Zipf95", 0.95, 256, 2)
+        Kind::zipf("Zipf95", 0.95, 256, 5)
     }
 
     /// A trace, with 8 requests outstanding or thought about.
@@ -110,8 +110,8 @@ impl Kind {
     }
 
     /// The load of a run: within [`FILL_NS`] it reads the `blocks` blocks that were used last, in that order, and then
-    /// goes on with the request after [`PAST`].
-    pub fn workload(&self, blocks: usize, seed: u64) -> Result<Workload, String> {
+    /// goes on with the request after [`PAST`]; a load that never thinks, at `disk_ns`, when the disk takes its time.
+    pub fn workload(&self, blocks: usize, disk_ns: Nanos, seed: u64) -> Result<Workload, String> {
         let mut records = self.records(seed)?;
         let past: Vec<Record> = records.by_ref().take(PAST).collect();
         let fill = last_used(&past, blocks).into_iter().map(|block| Record {
@@ -124,7 +124,8 @@ impl Kind {
         let pace = |depth, think_ns| Pace::Closed { depth, think_ns };
         let fill = Lane::of_trace(fill.collect::<Vec<_>>().into_iter(), pace(FILL_DEPTH, 0));
         let records = records.map(|record| Record { stream: 0, ..record });
-        let lane = Lane::of_trace(records, pace(self.depth, self.think_ns)).starting_at(FILL_NS);
+        let start_ns = if self.think_ns > 0 { FILL_NS } else { disk_ns };
+        let lane = Lane::of_trace(records, pace(self.depth, self.think_ns)).starting_at(start_ns);
         Ok(Workload::new(vec![fill, lane], 0))
     }
 }

@@ -100,13 +100,17 @@ impl Mix {
     /// The evidence of a run with this allocation, calibrated to it.
     pub fn evidence(&self, played: &Played, at: &[Allotment], profile: &Profile) -> Result<Vec<Evidence>, String> {
         let of = |(told, at): (&super::play::Told, &Allotment)| {
-            let evidence = evidence(told, profile)?;
             let share = f64::from(at.share) / f64::from(self.grid.share_steps);
             let (first, second) = (self.grid.bytes(at.first), self.grid.bytes(at.second));
-            Ok(match told.disk_ns() {
+            let evidence = evidence(told, first.max(second), profile)?;
+            let calibrated = match told.disk_ns() {
                 Some(disk_ns) => evidence.calibrated(first, second, share, disk_ns),
                 None => evidence,
-            })
+            };
+            if !calibrated.predict(first, second, share).latency_ns.is_finite() {
+                return Err(format!("{}: the model has no latency: {calibrated:?}", self.name));
+            }
+            Ok(calibrated)
         };
         played.told.iter().zip(at).map(of).collect()
     }
@@ -115,7 +119,7 @@ impl Mix {
     pub fn ours(&self, profile: &Profile, seed: u64) -> Result<(Vec<Allotment>, f64, Model), String> {
         let problem = self.problem()?;
         let present = problem.equal();
-        let played = self.play(&present, seed)?;
+        let played = Mix { scene: self.scene.learning(), ..self.clone() }.play(&present, seed)?;
         let model = Model::new(&problem, self.evidence(&played, &present, profile)?);
         let found = best(&problem, &Goal::Latency, &model, Some(&present), Effort::default(), seed);
         Ok((found.allocation, found.cost, model))

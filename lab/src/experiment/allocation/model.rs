@@ -1,6 +1,9 @@
 //! How well the model predicts what is measured, over the whole surface of each load.
 
+use std::sync::Arc;
+
 use engine::allocate::{Allotment, Evidence, Refinement, Tiers};
+use engine::control::Tiers as Together;
 use serde_json::{Value, json};
 
 use super::super::lines::{Line, lines};
@@ -11,15 +14,15 @@ use super::exact::{First, Trace};
 use super::heat::Heat;
 use super::loads::{Kind, PAST};
 use super::paper::{grid, mean_error};
-use super::play::Scene;
+use super::play::{Played, Scene, Told};
 use super::surface::{BASE, FIRST_MAX, Measured, SHARES, frames};
 
 pub const MODEL: Experiment = Experiment {
     name: "allocation-model",
     question: "How well does the model predict latencies and miss ratios for partitions and shares that a tenant never \
                had?",
-    setup: "The loads of allocation-paper, each beside three backlogged readers: 96 combinations of partitions (1, 4, \
-            8, 15 steps of the first tier; 1, 8, 16, 29 of the second) and shares (1, 2, 4, 6, 10, 14 sixteenths). The \
+    setup: "The loads of allocation-paper, each beside three backlogged readers: 45 combinations of partitions (1, 8, \
+            15 steps of the first tier; 1, 12, 29 of the second) and shares (2, 4, 6, 10, 14 sixteenths). The \
             evidence is that of one run with 8 and 8 steps and a quarter of the disk. Miss ratios: all 24 x 31 \
             partitions against exact simulation; DEMOTE on a grid of 30.",
     paper: "Soundararajan et al., section 6.4, figures 4, 7 and 8: total latency 3.3 to 16 %, disk latency 4 to 102 %, \
@@ -38,8 +41,6 @@ struct Errors {
     demote: [f64; 2],
     /// Errors after so many samples.
     refined: Vec<(usize, f64)>,
-    /// Latency with [`BASE`] on the measured surface, with the exact misses of LRU and of DEMOTE, ms.
-    tiers_ms: [f64; 2],
 }
 
 /// The partitions for which DEMOTE is simulated.
@@ -57,22 +58,47 @@ fn share(of: Allotment) -> f64 {
 }
 
 /// The evidence of a load, from its run with [`BASE`].
-pub fn of_base(measured: &Measured, scene: &Scene) -> Result<Evidence, String> {
-    let evidence = evidence(&measured.base, &scene.stand.profile(true)?)?;
+fn of_base(base: &Told, scene: &Scene) -> Result<Evidence, String> {
     let (first, second) = (grid().bytes(BASE.first), grid().bytes(BASE.second));
-    Ok(match measured.base.disk_ns() {
+    let evidence = evidence(base, first.max(second), &scene.stand.profile(true)?)?;
+    Ok(match base.disk_ns() {
         Some(disk_ns) => evidence.calibrated(first, second, share(BASE), disk_ns),
         None => evidence,
     })
 }
 
-fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Errors, String> {
-    let evidence = of_base(measured, scene)?;
+/// What is measured of a load.
+struct Load {
+    surface: Arc<Measured>,
+    evidence: Evidence,
+    /// Mean latency with [`BASE`], with LRU and with DEMOTE in both tiers, ms, and the misses of both.
+    tiers_ms: [f64; 2],
+    tiers_misses: [f64; 2],
+}
+
+fn load(surface: &Arc<Measured>, scene: &Scene, seed: u64) -> Result<Load, String> {
+    let learning = scene.learning();
+    let lru = learning.among_backlogged(&surface.kind, grid(), BASE, seed)?;
+    let demoting = Scene { together: Together::Demote, ..learning };
+    let demote = demoting.among_backlogged(&surface.kind, grid(), BASE, seed)?;
+    let of = |played: &Played| (played.seen[0].latency_ns / 1e6, played.seen[0].misses);
+    let [(lru_ms, lru_misses), (demote_ms, demote_misses)] = [of(&lru), of(&demote)];
+    let evidence = of_base(&lru.told[0], scene)?;
+    Ok(Load {
+        surface: surface.clone(),
+        evidence,
+        tiers_ms: [lru_ms, demote_ms],
+        tiers_misses: [lru_misses, demote_misses],
+    })
+}
+
+fn errors(load: &Load, context: &Context) -> Result<Errors, String> {
+    let (measured, evidence) = (&*load.surface, &load.evidence);
     let predict = |evidence: &Evidence, at: Allotment| {
         evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(at))
     };
     let nodes = measured.nodes.all();
-    let both = || nodes.iter().zip(&measured.cells).map(|(&at, cell)| (predict(&evidence, at), cell));
+    let both = || nodes.iter().zip(&measured.cells).map(|(&at, cell)| (predict(evidence, at), cell));
     let latency: Vec<(f64, f64)> = both().map(|(said, cell)| (said.latency_ns, cell.latency_ns)).collect();
     let disk: Vec<(f64, f64)> = both().map(|(said, cell)| (said.disk_ns, cell.disk_ns)).collect();
     let all = (1..=FIRST_MAX).flat_map(|first| (1..=31).map(move |second| (first, second)));
@@ -89,9 +115,6 @@ fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Error
     };
     let lru = all.map(|at| (at, difference(Tiers::Lru, at, measured.ratios.misses(at.0, at.1)))).collect();
     let demote = demoted(measured, context)?;
-    let with = |misses: f64| measured.latency_with(BASE.first, misses, share(BASE)) / 1e6;
-    let [with_lru, with_demote] = [Some(measured.ratios.misses(BASE.first, BASE.second)), misses_at(&demote, BASE)]
-        .map(|misses| misses.map_or(f64::NAN, with));
     let demote = demote.iter().map(|&(at, exact)| (at, difference(Tiers::Demote, at, exact))).collect();
     Ok(Errors {
         name: measured.kind.name.clone(),
@@ -101,17 +124,12 @@ fn errors(measured: &Measured, scene: &Scene, context: &Context) -> Result<Error
         disk,
         misses: apart(lru),
         demote: apart(demote),
-        tiers_ms: [with_lru, with_demote],
     })
-}
-
-fn misses_at(of: &[((u32, u32), f64)], at: Allotment) -> Option<f64> {
-    of.iter().find(|(place, _)| *place == (at.first, at.second)).map(|of| of.1)
 }
 
 /// Exact misses with DEMOTE.
 fn demoted(measured: &Measured, context: &Context) -> Result<Vec<((u32, u32), f64)>, String> {
-    let counted = if context.quick { 60_000 } else { 250_000 };
+    let counted = if context.quick { 60_000 } else { 200_000 };
     let before = PAST + counted / 2;
     let records = measured.kind.records(mixed(context.seeds[0], 0))?;
     let trace = Trace::new(records.take(before + counted), before);
@@ -151,7 +169,9 @@ fn model(context: &Context) -> Result<Outcome, String> {
     let scene = Scene::new(context)?;
     let kinds = [Kind::tpcw(), Kind::rubis(), Kind::zipf40(), Kind::zipf95()];
     let measured = Measured::all(context, &scene, grid(), &kinds)?;
-    let found = context.parallel(&measured, |measured| errors(measured, &scene, context));
+    let loads = context.parallel(&measured, |measured| load(measured, &scene, context.seeds[0]));
+    let loads: Vec<Load> = loads.into_iter().collect::<Result<_, _>>()?;
+    let found = context.parallel(&loads, |load| errors(load, context));
     let found: Vec<Errors> = found.into_iter().collect::<Result<_, _>>()?;
     let mut claims = Vec::new();
     for (is_cacheable, name) in [(true, "cacheable"), (false, "not cacheable")] {
@@ -173,14 +193,18 @@ fn model(context: &Context) -> Result<Outcome, String> {
             claims.push(Claim::new(format!("{name}: error after 20 samples"), *error, Bound::AtMost(0.05)));
         }
     }
-    let data = found.iter().zip(&measured).map(|(errors, measured)| json(errors, measured, &scene));
-    let data = data.collect::<Result<Vec<Value>, String>>()?;
-    let pictures = pictures(&found, &measured, &scene)?;
+    for load in &loads {
+        let [lru, demote] = load.tiers_ms;
+        let name = format!("{}: latency with LRU / with DEMOTE, equal memory", load.surface.kind.name);
+        claims.push(Claim::new(name, lru / demote, Bound::AtLeast(1.0)));
+    }
+    let data: Vec<Value> = found.iter().zip(&loads).map(|(errors, load)| json(errors, load)).collect();
+    let pictures = pictures(&found, &loads)?;
     Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
 }
 
-fn json(errors: &Errors, measured: &Measured, scene: &Scene) -> Result<Value, String> {
-    let evidence = of_base(measured, scene)?;
+fn json(errors: &Errors, load: &Load) -> Value {
+    let (measured, evidence) = (&*load.surface, &load.evidence);
     let node = |(at, cell): (&Allotment, &super::play::Seen)| {
         let said = evidence.predict(grid().bytes(at.first), grid().bytes(at.second), share(*at));
         json!({
@@ -191,32 +215,30 @@ fn json(errors: &Errors, measured: &Measured, scene: &Scene) -> Result<Value, St
         })
     };
     let nodes: Vec<Value> = measured.nodes.all().iter().zip(&measured.cells).map(node).collect();
-    Ok(json!({
+    json!({
         "load": errors.name, "total_latency_error": mean_error(&errors.latency),
         "disk_latency_error": disk_error(&errors.disk), "miss_ratio_difference": errors.misses,
         "miss_ratio_difference_demote": errors.demote, "error_by_samples": errors.refined,
         "evidence": format!("{:?} z {} us, N {}, disk {:?}, round {:?}", evidence.tiers, evidence.think_ns / 1e3,
             evidence.outstanding, evidence.disk, evidence.round),
-        "ms_with_lru_and_demote": errors.tiers_ms, "nodes": nodes,
-    }))
+        "ms_with_lru_and_demote": load.tiers_ms, "misses_with_lru_and_demote": load.tiers_misses, "nodes": nodes,
+    })
 }
 
 /// Figures 4, 7 and 8 of the paper.
-fn pictures(found: &[Errors], measured: &[std::sync::Arc<Measured>], scene: &Scene) -> Result<Vec<Picture>, String> {
+fn pictures(found: &[Errors], loads: &[Load]) -> Result<Vec<Picture>, String> {
     let mib = |steps: u32| f64::from(steps) * grid().cache_step_bytes as f64 / f64::from(1 << 20);
     let line = |name: &str, points: Vec<(f64, f64)>| Line { name: name.into(), points, chosen: None };
-    let curves: Vec<Line> = measured
+    let curves: Vec<Line> = loads
         .iter()
-        .map(|of| {
+        .map(|Load { surface: of, .. }| {
             let points = (1..=FIRST_MAX).map(|steps| (mib(steps), 1.0 - of.ratios.first_hits(steps)));
             line(&of.kind.name, points.collect())
         })
         .collect();
-    let evidence = measured.iter().map(|of| of_base(of, scene)).collect::<Result<Vec<_>, _>>()?;
-    let latencies: Vec<Line> = measured
+    let latencies: Vec<Line> = loads
         .iter()
-        .zip(&evidence)
-        .map(|(of, evidence)| {
+        .map(|Load { surface: of, evidence, .. }| {
             let at = |steps: u32| evidence.predict(grid().bytes(steps), grid().bytes(1), share(BASE)).latency_ns / 1e6;
             line(&of.kind.name, (1..=32).map(|steps| (mib(steps), at(steps))).collect())
         })
@@ -228,7 +250,6 @@ fn pictures(found: &[Errors], measured: &[std::sync::Arc<Measured>], scene: &Sce
             line(&errors.name, points.collect())
         })
         .collect();
-    let picture = |name: &str, caption: &str, svg: String| Picture { name: name.into(), caption: caption.into(), svg };
     let mut pictures = vec![
         picture(
             "figure-4a",
@@ -246,38 +267,47 @@ fn pictures(found: &[Errors], measured: &[std::sync::Arc<Measured>], scene: &Sce
             lines(("samples + 1", "mean error, %"), &samples, (5.0, "asked after 20"))?,
         ),
     ];
-    for ((of, evidence), errors) in measured.iter().zip(&evidence).zip(found) {
-        let name = of.kind.name.to_lowercase();
-        let (seconds, shares) = (&of.nodes.seconds, &of.nodes.shares);
-        let first_at = of.nodes.firsts.len() / 2;
-        let error = |second_at: usize, share_at: usize| {
-            let at = (first_at * seconds.len() + second_at) * shares.len() + share_at;
-            errors.disk.get(at).map_or(f64::NAN, |(said, seen)| said / seen - 1.0)
-        };
-        let values = (0..shares.len()).map(|share| (0..seconds.len()).map(|second| error(second, share)).collect());
-        let heat = Heat {
-            axes: ("second tier, steps of 2 MiB", "share, sixteenths"),
-            columns: seconds.iter().map(u32::to_string).collect(),
-            rows: shares.iter().map(u32::to_string).collect(),
-            values: values.collect(),
-            most: 0.5,
-        };
-        let caption = format!("{}: error of the disk latency, % (the paper's figure 8a, 8b).", of.kind.name);
-        pictures.push(picture(&format!("figure-8-disk-{name}"), &caption, heat.svg()?));
-        let difference = |first: u32, second: u32| {
-            let said = evidence.predict(grid().bytes(first), grid().bytes(second), share(BASE)).misses;
-            said - of.ratios.misses(first, second)
-        };
-        let values = (1..=31).map(|second| (1..=FIRST_MAX).map(|first| difference(first, second)).collect());
-        let heat = Heat {
-            axes: ("first tier, steps of 2 MiB", "second tier, steps"),
-            columns: (1..=FIRST_MAX).map(|steps| steps.to_string()).collect(),
-            rows: (1..=31).map(|steps: u32| steps.to_string()).collect(),
-            values: values.collect(),
-            most: 0.1,
-        };
-        let caption = format!("{}: error of the two-tier miss ratio; darkest: 0.1 (figure 8c, 8d).", of.kind.name);
-        pictures.push(picture(&format!("figure-8-misses-{name}"), &caption, heat.svg()?));
+    for (load, errors) in loads.iter().zip(found) {
+        pictures.extend(maps(load, errors)?);
     }
     Ok(pictures)
+}
+
+fn picture(name: &str, caption: &str, svg: String) -> Picture {
+    Picture { name: name.into(), caption: caption.into(), svg }
+}
+
+/// The errors of a load over its partitions and shares.
+fn maps(Load { surface: of, evidence, .. }: &Load, errors: &Errors) -> Result<[Picture; 2], String> {
+    let name = of.kind.name.to_lowercase();
+    let (seconds, shares) = (&of.nodes.seconds, &of.nodes.shares);
+    let first_at = of.nodes.firsts.len() / 2;
+    let error = |second_at: usize, share_at: usize| {
+        let at = (first_at * seconds.len() + second_at) * shares.len() + share_at;
+        errors.disk.get(at).map_or(f64::NAN, |(said, seen)| said / seen - 1.0)
+    };
+    let values = (0..shares.len()).map(|share| (0..seconds.len()).map(|second| error(second, share)).collect());
+    let heat = Heat {
+        axes: ("second tier, steps of 2 MiB", "share, sixteenths"),
+        columns: seconds.iter().map(u32::to_string).collect(),
+        rows: shares.iter().map(u32::to_string).collect(),
+        values: values.collect(),
+        most: 0.5,
+    };
+    let caption = format!("{}: error of the disk latency, % (the paper's figure 8a, 8b).", of.kind.name);
+    let disk = picture(&format!("figure-8-disk-{name}"), &caption, heat.svg()?);
+    let difference = |first: u32, second: u32| {
+        let said = evidence.predict(grid().bytes(first), grid().bytes(second), share(BASE)).misses;
+        said - of.ratios.misses(first, second)
+    };
+    let values = (1..=31).map(|second| (1..=FIRST_MAX).map(|first| difference(first, second)).collect());
+    let heat = Heat {
+        axes: ("first tier, steps of 2 MiB", "second tier, steps"),
+        columns: (1..=FIRST_MAX).map(|steps| steps.to_string()).collect(),
+        rows: (1..=31).map(|steps: u32| steps.to_string()).collect(),
+        values: values.collect(),
+        most: 0.1,
+    };
+    let caption = format!("{}: error of the two-tier miss ratio; darkest: 0.1 (figure 8c, 8d).", of.kind.name);
+    Ok([disk, picture(&format!("figure-8-misses-{name}"), &caption, heat.svg()?)])
 }

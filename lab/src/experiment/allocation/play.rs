@@ -1,7 +1,9 @@
 //! Tenants behind gateways, with stated partitions in both tiers and stated shares of one disk.
 
 use engine::Config;
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, VolumeStats, WriteCache};
+use engine::control::{
+    CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers as Together, VolumeStats, WriteCache,
+};
 use engine::curve::View;
 use engine::disk::policy::Kind as Policy;
 use engine::ids::{TenantId, VolumeId};
@@ -28,6 +30,10 @@ pub struct Scene {
     pub fill_ns: Nanos,
     pub settle_ns: Nanos,
     pub counted_ns: Nanos,
+    /// The first of these before a run that the planner learns from: curves have forgotten that caches were empty.
+    pub learning_ns: Nanos,
+    /// How the caches of a tenant go together.
+    pub together: Together,
 }
 
 /// A tenant and what it has.
@@ -45,7 +51,6 @@ pub struct Actor<'a> {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
     pub requests: u64,
-    pub reads: u64,
     pub seconds: f64,
     /// Of all requests, of reads, and of writes.
     pub latency_ns: f64,
@@ -95,13 +100,6 @@ pub struct Played {
     pub told: Vec<Told>,
 }
 
-impl Played {
-    /// The sum of the tenants' mean latencies, nanoseconds.
-    pub fn total_ns(&self) -> f64 {
-        self.seen.iter().map(|seen| seen.latency_ns).sum()
-    }
-}
-
 /// How often a control plane looks at the number of outstanding requests.
 const LOOK_NS: Nanos = SECOND / 2;
 /// Memory for what the tenants' partitions do not use, bytes.
@@ -116,10 +114,17 @@ impl Scene {
             stand,
             gateways: vec![32 << 20; 2],
             link_ns: 100_000,
-            fill_ns: if context.quick { 20 } else { 60 } * SECOND,
-            settle_ns: if context.quick { 10 } else { 20 } * SECOND,
-            counted_ns: if context.quick { 40 } else { 120 } * SECOND,
+            fill_ns: if context.quick { 12 } else { 20 } * SECOND,
+            settle_ns: if context.quick { 8 } else { 15 } * SECOND,
+            counted_ns: if context.quick { 30 } else { 90 } * SECOND,
+            learning_ns: if context.quick { 60 } else { 300 } * SECOND,
+            together: Together::Lru,
         })
+    }
+
+    /// The same for a run that the planner learns from.
+    pub fn learning(&self) -> Scene {
+        Scene { fill_ns: self.learning_ns, ..self.clone() }
     }
 
     fn tenant(&self, at: usize, of: usize, actor: &Actor<'_>, seed: u64) -> Result<Tenant, String> {
@@ -134,10 +139,11 @@ impl Scene {
             gateway: actor.gateway,
             tier1: TenantSpec { cache: cache(actor.first), ..TenantSpec::default() },
             tier2: TenantSpec { cache: cache(actor.second), share: Some(actor.share), ..TenantSpec::default() },
+            together: self.together,
             start,
             bytes,
             write_cache: WriteCache::Volatile,
-            load: actor.kind.workload(blocks, mixed(seed, at))?,
+            load: actor.kind.workload(blocks, self.fill_ns, mixed(seed, at))?,
         })
     }
 
@@ -246,7 +252,6 @@ fn seen(told: &Told, [reads, writes]: [(u64, u64); 2]) -> Seen {
     let part = |of: f64| if blocks > 0.0 { of / blocks } else { 0.0 };
     Seen {
         requests,
-        reads: reads.0,
         seconds: told.seconds,
         latency_ns: mean((requests, reads.1 + writes.1)),
         read_ns: mean(reads),

@@ -20,7 +20,7 @@ use super::super::Context;
 use super::super::stand::mixed;
 use super::exact::{First, Misses, Trace};
 use super::loads::{Kind, PAST};
-use super::play::{Actor, Played, Scene, Seen, Told};
+use super::play::{Actor, Played, Scene, Seen};
 
 /// Client latency of hits in the first and in the second tier in the bench, nanoseconds: network and CPU.
 pub const HIT1_NS: f64 = 19_000.0;
@@ -32,7 +32,7 @@ const WRITE_BACK_S: f64 = 4.4;
 pub struct Ratios {
     grid: Grid,
     pub read_fraction: f64,
-    firsts: Vec<(f64, f64, Misses)>,
+    firsts: Vec<(f64, Misses)>,
 }
 
 impl Ratios {
@@ -44,7 +44,7 @@ impl Ratios {
         let lag = (rate * WRITE_BACK_S) as usize;
         let of = |steps: u32| {
             let first = First::new(&trace, frames(grid, steps), lag.max(1));
-            (first.hit_ratio(&trace), first.write_backs(&trace), first.lru(&trace))
+            (first.hit_ratio(&trace), first.lru(&trace))
         };
         Ok(Ratios { grid, read_fraction: trace.read_fraction(), firsts: (1..=most).map(of).collect() })
     }
@@ -54,14 +54,9 @@ impl Ratios {
         self.firsts[first as usize - 1].0
     }
 
-    /// Write-backs of the first tier, by request.
-    pub fn write_backs(&self, first: u32) -> f64 {
-        self.firsts[first as usize - 1].1
-    }
-
     /// Misses in both tiers, of reads.
     pub fn misses(&self, first: u32, second: u32) -> f64 {
-        self.firsts[first as usize - 1].2.ratio(frames(self.grid, second))
+        self.firsts[first as usize - 1].1.ratio(frames(self.grid, second))
     }
 }
 
@@ -86,10 +81,8 @@ impl Nodes {
     pub fn new(quick: bool) -> Nodes {
         let of = |list: &[u32]| list.to_vec();
         match quick {
-            true => Nodes { firsts: of(&[1, 15]), seconds: of(&[1, 29]), shares: of(&[2, 4, 10]) },
-            false => {
-                Nodes { firsts: of(&[1, 4, 8, 15]), seconds: of(&[1, 8, 16, 29]), shares: of(&[1, 2, 4, 6, 10, 14]) }
-            }
+            true => Nodes { firsts: of(&[1, 15]), seconds: of(&[1, 29]), shares: of(&[2, 10]) },
+            false => Nodes { firsts: of(&[1, 8, 15]), seconds: of(&[1, 12, 29]), shares: of(&[2, 4, 6, 10, 14]) },
         }
     }
 
@@ -108,10 +101,8 @@ pub struct Measured {
     pub nodes: Nodes,
     /// By node.
     pub cells: Vec<Seen>,
-    /// Requests a second with a quarter of everything.
+    /// Requests a second in a run in the middle of the grid.
     pub rate: f64,
-    /// What the API tells with [`BASE`].
-    pub base: Told,
 }
 
 /// About equal parts: where the evidence for the model of a load is taken.
@@ -130,29 +121,20 @@ impl Measured {
         let key = |kind: &Kind| format!("{} {} {}", kind.name, context.quick, context.seeds[0]);
         let fresh: Vec<&Kind> = kinds.iter().filter(|kind| !known().contains_key(&key(kind))).collect();
         let seed = context.seeds[0];
-        let of_load = |at: usize| [BASE].into_iter().chain(nodes.all()).map(move |node| (at, node));
+        let of_load = |at: usize| nodes.all().into_iter().map(move |node| (at, node));
         let points: Vec<(usize, Allotment)> = (0..fresh.len()).flat_map(of_load).collect();
-        let cells = context.parallel(&points, |&(at, node)| {
-            let played = scene.among_backlogged(fresh[at], grid, node, seed)?;
-            Ok((played.seen[0], played.told.into_iter().next().expect("the tenant")))
-        });
-        let mut cells = cells.into_iter().collect::<Result<Vec<(Seen, Told)>, String>>()?;
-        let each = nodes.all().len() + 1;
-        let work: Vec<(&Kind, Vec<(Seen, Told)>)> =
+        let cells =
+            context.parallel(&points, |&(at, node)| Ok(scene.among_backlogged(fresh[at], grid, node, seed)?.seen[0]));
+        let mut cells = cells.into_iter().collect::<Result<Vec<Seen>, String>>()?;
+        let each = nodes.all().len();
+        let work: Vec<(&Kind, Vec<Seen>)> =
             fresh.into_iter().map(|kind| (kind, cells.drain(..each).collect())).collect();
-        let counted = if context.quick { 60_000 } else { 250_000 };
+        let counted = if context.quick { 60_000 } else { 200_000 };
         let measured = context.parallel(&work, |(kind, cells)| {
-            let (base, nodes_cells) = (&cells[0], &cells[1..]);
-            let rate = base.0.requests as f64 / base.0.seconds;
+            let middle = &cells[each / 2];
+            let rate = middle.requests as f64 / middle.seconds;
             let ratios = Ratios::exact(kind, grid, FIRST_MAX, rate, counted, mixed(seed, 0))?;
-            Ok(Measured {
-                kind: (*kind).clone(),
-                ratios,
-                nodes: nodes.clone(),
-                cells: nodes_cells.iter().map(|cell| cell.0).collect(),
-                rate,
-                base: base.1.clone(),
-            })
+            Ok(Measured { kind: (*kind).clone(), ratios, nodes: nodes.clone(), cells: cells.clone(), rate })
         });
         for of in measured.into_iter().collect::<Result<Vec<_>, String>>()? {
             known().insert(key(&of.kind), Arc::new(of));
