@@ -70,6 +70,10 @@ fn what_is_known_of_an_export() {
     let remote = read_only.upstream.clone().unwrap();
     assert!(read_only.read_only && remote.read_only && !remote.without_flush && !remote.zeroes);
 
+    let demotes = found(json!({"tiers": "demote"}), opened(ABLE)).unwrap();
+    assert_eq!(Spec::parse(&demotes.to_toml()).unwrap(), demotes);
+    assert_eq!((remote.tiers, demotes.upstream.unwrap().tiers), (Tiers::Lru, Tiers::Demote));
+
     let coarse = found(json!({}), Opened { block_bytes_min: 1024, ..opened(ABLE) }).unwrap();
     assert_eq!(coarse.upstream.unwrap().block, 4096);
 }
@@ -118,6 +122,7 @@ async fn requests_that_contradict_an_export() {
         (json!({"allocation": "full"}), "--prealloc"),
         (json!({"allocation": "sparse"}), "--sparse"),
         (json!({"like": "db"}), "--like"),
+        (json!({"shared": true, "tiers": "demote"}), "leave out --shared"),
     ] {
         let error = choose(&create(NOWHERE, more)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(part), "{error}");
@@ -128,6 +133,7 @@ async fn requests_that_contradict_an_export() {
         json!({"shared": true}),
         json!({"upstream_deadline": "5s"}),
         json!({"upstream_connections": 2}),
+        json!({"tiers": "demote"}),
         json!({"accept_data_loss": true}),
         json!({"tls_certificates": "/etc/pki/db1"}),
         json!({"tls_hostname": "storage1"}),
@@ -186,6 +192,8 @@ fn a_volume_over_several_exports_has_whole_units_of_the_smallest_on_each() {
     let set = json!({"upstream_deadline": "5s", "upstream_connections": 2});
     apply(&name("gw"), &self::request(set), &mut spec).unwrap();
     assert!(spec.exports().all(|member| member.deadline.to_string() == "5s" && member.connections == 2));
+    let error = apply(&name("gw"), &self::request(json!({"tiers": "demote"})), &mut spec).unwrap_err();
+    assert!(matches!(error, Invalid::TiersOfStripes), "{error}");
 }
 
 #[tokio::test]
@@ -197,6 +205,7 @@ async fn exports_that_make_no_striped_volume() {
         (request(json!({"name": "gw", "size": "1MiB", "stripe": "64KiB"})), "give --from for each"),
         (striped(&[one.clone(), other.clone(), one.clone()], json!({})), "v0?socket=/there/is/none is named twice"),
         (striped(&several(65), json!({})), "2 to 64 exports, not 65"),
+        (striped(&several(2), json!({"tiers": "demote"})), "a striped volume has --tiers lru"),
         (striped(&several(2), json!({"stripe": "48KiB"})), "a power of two from 4KiB to 16MiB, not 48KiB"),
         (striped(&several(2), json!({"stripe": "2KiB"})), "a power of two from 4KiB to 16MiB, not 2KiB"),
         (striped(&several(2), json!({"stripe": "32MiB"})), "a power of two from 4KiB to 16MiB, not 32MiB"),
@@ -232,6 +241,7 @@ fn settings_that_an_export_does_not_permit() {
         (json!({"read_only": false}), "read-only"),
         (json!({"upstream_deadline": "500ms"}), "1s to 60m"),
         (json!({"upstream_connections": 0}), "1 to 16"),
+        (json!({"tiers": "demote"}), "no other server uses"),
     ] {
         let error = set(body, &mut spec.clone()).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
