@@ -286,8 +286,8 @@ impl Control {
         }
     }
 
-    /// How long requests of a volume have waited for its servers in all, and what it loses of a slot on average, if that
-    /// is known.
+    /// How long requests of a volume have waited for its servers in all, and what it loses of a slot on average, if
+    /// that is known.
     pub async fn slot_use(&self, name: &Name) -> Option<(Nanos, Option<Nanos>)> {
         let (disk, id) = self.state().find(name).ok().map(|(disk, volume)| (disk, volume.id()))?;
         let snapshot = self.snapshot(&disk).await?;
