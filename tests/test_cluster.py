@@ -302,7 +302,7 @@ class Volumes(ClusterCase):
         self.assertEqual((request["size"], request["on"]), ("100MiB", ["s3", "s1"]))
 
     def refuses_to_change_a_part(self, server):
-        for words in (("grow", "big", "60MiB"), ("set", "big", "--share", "1/2")):
+        for words in (("set", "big", "--min-bandwidth", "1MiB/s"), ("set", "big", "--share", "none")):
             self.assertIn("cluster", server.refused("volume", *words))
         self.assertIn("already", server.refused("volume", "create", "big", "1MiB", "--servers", "2", "--share", "1/4"))
 

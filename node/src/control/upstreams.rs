@@ -304,11 +304,13 @@ impl Control {
         }
     }
 
-    /// What a striped volume loses of a slot on average, if that is known.
-    pub async fn slot_loss_ns(&self, name: &Name) -> Option<Nanos> {
+    /// How long requests of a volume have waited for its servers in all, and what it loses of a slot on average, if
+    /// that is known.
+    pub async fn slot_use(&self, name: &Name) -> Option<(Nanos, Option<Nanos>)> {
         let (disk, id) = self.state().find(name).ok().map(|(disk, volume)| (disk, volume.id()))?;
         let snapshot = self.snapshot(&disk).await?;
-        snapshot.volumes.iter().find(|stats| Some(stats.volume) == id)?.slot_loss_ns
+        let stats = snapshot.volumes.iter().find(|stats| Some(stats.volume) == id)?;
+        Some((stats.disk_delay_ns, stats.slot_loss_ns))
     }
 
     /// Whether another gateway was admitted to a volume in the place of this one, and no client has it open here;

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use engine::cluster::{Slot, Timetable};
 use engine::ids::TenantId;
 use engine::nbd::{NotUri, Unopened, Uri};
+use engine::units::Nanos;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::timeout;
@@ -98,6 +99,8 @@ struct Opened {
     epoch: u64,
     /// When it had a client last.
     used: Instant,
+    /// How long requests had waited for its servers when that was last looked at.
+    waited_ns: Nanos,
 }
 
 impl GatewayError {
@@ -191,7 +194,7 @@ impl Gateway {
         };
         self.control.create_volume(request).await?;
         let servers = members.len();
-        self.opened().insert(name.clone(), Opened { members, client, epoch, used: Instant::now() });
+        self.opened().insert(name.clone(), Opened { members, client, epoch, used: Instant::now(), waited_ns: 0 });
         info!(volume = %name, cluster = %layout.cluster, servers, epoch, "a volume of the cluster is open");
         Ok(())
     }
@@ -229,18 +232,26 @@ impl Gateway {
     /// Follows the slots of a volume, and tells its servers what it loses of them: the round may have to be longer.
     /// Notes what the volume keeps of its share.
     async fn measure(&self, name: &Name) {
-        let Some(opened) = self.opened().get(name).cloned() else { return };
+        let used = self.control.slot_use(name).await;
+        let opened = {
+            let mut open = self.opened();
+            let Some(opened) = open.get_mut(name) else { return };
+            let before = std::mem::replace(&mut opened.waited_ns, used.map_or(0, |(waited_ns, _)| waited_ns));
+            // Without load, the last figures say nothing. A server takes pauses of its clients for useful.
+            if opened.waited_ns == before { None } else { Some(opened.clone()) }
+        };
+        let Some(opened) = opened else { return self.control.set_kept(name, None) };
         let kept = match opened.members.len() {
             1 => self.parts_kept(&opened).await.and_then(|parts| Kept::single(parts[0])),
-            _ => self.measure_slots(name, &opened).await,
+            _ => self.measure_slots(name, &opened, used.and_then(|(_, loss_ns)| loss_ns)).await,
         };
         self.control.set_kept(name, kept);
     }
 
-    async fn measure_slots(&self, name: &Name, opened: &Opened) -> Option<Kept> {
+    async fn measure_slots(&self, name: &Name, opened: &Opened, loss_ns: Option<Nanos>) -> Option<Kept> {
         let slot = self.layout(name).await.ok()?.slot?;
         self.control.set_slot(name, local(&slot, ahead_ns()), slot_of(&slot)).await;
-        let loss_ns = self.control.slot_loss_ns(name).await?;
+        let loss_ns = loss_ns?;
         for member in &opened.members {
             // One of them is enough: each knows what all need.
             if self.ask(member, Question::Loss(loss_ns)).await.is_ok() {
