@@ -115,21 +115,25 @@ impl Loop<'_> {
 
     /// Whether nothing depends on the throughput.
     fn is_constant(&self) -> bool {
-        let interruption = self.round.filter(|_| self.share < 1.0).and_then(|round| round.interruption);
+        let interruption = self.slices().and_then(|round| round.interruption);
         self.write_back_ns == 0.0 && !interruption.is_some_and(|interruption| self.gives_up(&interruption))
     }
 
     /// The fraction of the disk's time that is useful to the tenant.
     fn time(&self) -> f64 {
-        let loses = self.round.filter(|_| self.share < 1.0);
-        self.share * loses.map_or(1.0, |round| round.efficiency)
+        self.share * self.slices().map_or(1.0, |round| round.efficiency)
+    }
+
+    /// The round, if the tenant shares the disk in slices and their efficiency is known.
+    fn slices(&self) -> Option<Round> {
+        self.round.filter(|round| self.share < 1.0 && round.round_ns > 0.0 && round.efficiency > 0.0)
     }
 
     /// The steady state if write-back and interruptions take what they need at this rate of reads.
     fn at(&self, rate: f64) -> Response {
         let time = self.time() - rate * self.write_back_ns;
         let think_ns = self.think_ns.max(THINK_NS_MIN);
-        let Some(round) = self.round.filter(|_| self.share < 1.0) else {
+        let Some(round) = self.slices() else {
             return chain(think_ns, time, Slices::NONE, self.service_ns);
         };
         let speed = time / self.share;

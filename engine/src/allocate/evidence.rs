@@ -72,7 +72,8 @@ impl DiskTime {
 pub struct Round {
     /// Length of the round while all tenants are busy.
     pub round_ns: f64,
-    /// The fraction of its slices that a tenant uses: the rest is lost in context switches. 1 if alone.
+    /// The fraction of its slices that a tenant uses: the rest is lost in context switches. 1 if alone; 0 if it is not
+    /// known yet, which counts as no round.
     pub efficiency: f64,
     /// Whether a request may interrupt another tenant's slice.
     pub interruption: Option<Interruption>,

@@ -129,6 +129,17 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
 }
 
 #[test]
+fn a_round_that_is_not_known_is_none() {
+    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, is_deterministic: false };
+    let with = |round: Option<Round>| Evidence { round, ..loops.evidence() }.predict(0, 0, loops.share);
+    let of_rate = with(None);
+    assert!(of_rate.latency_ns.is_finite());
+    for (round_ns, efficiency) in [(1e8, 0.0), (0.0, 0.9)] {
+        assert_eq!(with(Some(Round { round_ns, efficiency, interruption: None })), of_rate);
+    }
+}
+
+#[test]
 fn requests_interrupt_as_long_as_unused_time_pays() {
     let loops =
         |think: f64, share: f64| Simulation { clients: 1, think, share, round: 1000.0, is_deterministic: false };
