@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use hyper::Method;
+
 use crate::cli::arguments::AllocateWhat;
 use crate::cli::client::{ClientError, Place, ask_at};
 use crate::cli::read;
 use crate::control::view::{DiskEvidence, EvidenceView, LoadEvidence, TenantEvidence};
-use hyper::Method;
 
 use super::Failure;
 

@@ -413,7 +413,8 @@ fn service_ns(loads: (Load, Load)) -> Option<f64> {
     mean_ns(loads, service).into_iter().chain(mean_ns(loads, owned)).reduce(f64::min)
 }
 
-/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole disk.
+/// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole
+/// disk.
 fn unused_by_others(observed: &Observed, at: At) -> f64 {
     let disk = observed.disk(at);
     let others = (0..disk.tenants.len()).filter(|&tenant| tenant != at.tenant);
@@ -421,13 +422,13 @@ fn unused_by_others(observed: &Observed, at: At) -> f64 {
     (1.0 - used.sum::<f64>()).max(0.0)
 }
 
-/// A tenant with slices keeps the disk while it waits for its client's next request, and is skipped after so many rounds
-/// without one.
+/// A tenant with slices keeps the disk while it waits for its client's next request, and is skipped after so many
+/// rounds without one.
 const IDLE_ROUNDS: f64 = 3.0;
 
 /// The part of the disk's time that a tenant would use if it had all of it, with its present caches: its clients think
-/// between two reads that miss, as the interactive response time law says. With slices it uses all of its own, unless it
-/// is skipped.
+/// between two reads that miss, as the interactive response time law says. With slices it uses all of its own, unless
+/// it is skipped.
 fn would_use(loads: (Load, Load), round: Option<f64>) -> f64 {
     let Load { seconds, did } = loads.0;
     if round.is_some_and(|round| did.disk_requests as f64 * IDLE_ROUNDS * round >= seconds) {
