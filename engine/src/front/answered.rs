@@ -174,6 +174,21 @@ mod tests {
     }
 
     #[test]
+    fn reads_of_the_cache_are_counted_apart() {
+        let mut rig = Rig::new();
+        rig.now = 100 * US;
+        rig.ask_as(ConnId(0), 1, command::READ, 0, 0, BLOCK);
+        rig.now = 300 * US;
+        rig.finish_reads();
+        rig.ask_as(ConnId(0), 2, command::READ, 0, 0, BLOCK);
+        rig.wait(5000 * US);
+        let counters = rig.volumes.volume(VOLUME).counters;
+        assert_eq!((counters.read.latency.count(), counters.read.latency.sum_ns), (2, 200 * US));
+        assert_eq!((counters.hits.requests, counters.hits.sum_ns), (1, 0));
+        assert_eq!((counters.fills.requests, counters.fills.device_ns), (1, 200 * US));
+    }
+
+    #[test]
     fn without_a_word_replies_leave_at_once() {
         let mut rig = Rig::new();
         rig.now = 100 * US;

@@ -85,8 +85,8 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Place, PlaceError> {
         let wrong = || PlaceError::Form(text.into());
-        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Place::Unix(path.into()));
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Place::Unix(path.into())) };
         }
         if let Some(rest) = text.strip_prefix("http://").or_else(|| text.strip_prefix("tcp:")) {
             let (host, port) = rest.strip_suffix('/').unwrap_or(rest).rsplit_once(':').ok_or_else(wrong)?;

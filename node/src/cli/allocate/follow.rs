@@ -2,9 +2,11 @@
 //!
 //! A plan is made at an interval, from what happened since the last one. The allocation is changed only if the
 //! predicted gain is above a threshold, and only if no curve has changed since the last plan: a curve that is still
-//! changing is that of no load. After a change, the next plan begins with new measurements. So a stable load moves
-//! nothing after the first changes.
+//! changing is that of no load. After a change, the next plan begins with new measurements. Each recent change
+//! doubles the threshold: where the model is wrong, it predicts gains that do not come. So a stable load moves nothing
+//! after the first changes.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +21,11 @@ use super::plan::{Memory, PlanView, Planned, plan};
 use super::print;
 use crate::cli::arguments::AllocateWhat;
 use crate::store::profile::date;
+
+/// Changes in so many plans count as recent.
+const RECENT_PLANS: usize = 10;
+/// The largest factor of the threshold.
+const FACTOR_MAX: f64 = 16.0;
 
 /// How the allocation is kept up to date.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +56,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let mut plans = 0;
+    let mut recent = VecDeque::from([false; RECENT_PLANS]);
     while how.count.is_none_or(|count| plans < count) {
         tokio::select! {
             () = tokio::time::sleep(how.every) => {}
@@ -71,11 +79,17 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
         plans += 1;
         let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
             Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
-                Ok(planned) => act(planned, how.threshold, token.as_deref()).await,
+                Ok(planned) => {
+                    let changes = recent.iter().filter(|is_change| **is_change).count();
+                    let threshold = how.threshold * (changes as f64).exp2().min(FACTOR_MAX);
+                    act(planned, threshold, token.as_deref()).await
+                }
                 Err(failure) => Step::Failed(failure),
             },
             Err(failure) => Step::Failed(failure),
         };
+        recent.pop_front();
+        recent.push_back(matches!(step, Step::Changed(..)));
         if matches!(step, Step::Changed(..)) {
             // What happened until now is of the earlier allocation.
             before = servers.look().await.ok();

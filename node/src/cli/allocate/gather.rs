@@ -1,12 +1,18 @@
 //! Evidence from the servers, and what happened between two answers.
 
-use crate::cli::arguments::AllocateWhat;
-use crate::cli::client::{Place, ask_at};
-use crate::cli::read;
-use crate::control::view::{DiskEvidence, EvidenceView, LoadEvidence, TenantEvidence};
+use std::time::Duration;
+
 use hyper::Method;
 
+use crate::cli::arguments::AllocateWhat;
+use crate::cli::client::{ClientError, Place, ask_at};
+use crate::cli::read;
+use crate::control::view::{DiskEvidence, EvidenceView, LoadEvidence, TenantEvidence};
+
 use super::Failure;
+
+/// After this time a server counts as silent: it limits the time of its own answers to 15 s.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The server and its gateways.
 pub(super) struct Servers {
@@ -108,7 +114,11 @@ impl Servers {
 
     /// The present evidence of all.
     pub(super) async fn look(&self) -> Result<Vec<EvidenceView>, Failure> {
-        let ask = |place| ask_at(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
+        let ask = |place| async move {
+            let answer = ask_at(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
+            let silent = || ClientError::Broken(format!("no answer within {} s", LOOK_TIMEOUT.as_secs()));
+            tokio::time::timeout(LOOK_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
+        };
         let answers = futures::future::join_all(self.places.iter().map(ask)).await;
         let read = |(place, answer): (&Place, Result<_, _>)| {
             answer.and_then(read::<EvidenceView>).map_err(|error| Failure::of(place, &error))

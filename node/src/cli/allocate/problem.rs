@@ -414,16 +414,26 @@ fn service_ns(loads: (Load, Load)) -> Option<f64> {
 }
 
 /// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole
-/// disk: their clients think between two reads that miss, as the interactive response time law says.
+/// disk.
 fn unused_by_others(observed: &Observed, at: At) -> f64 {
-    let others = (0..observed.disk(at).tenants.len()).filter(|&tenant| tenant != at.tenant);
-    let used = others.map(|tenant| would_use(observed.loads(At { tenant, ..at })));
+    let disk = observed.disk(at);
+    let others = (0..disk.tenants.len()).filter(|&tenant| tenant != at.tenant);
+    let used = others.map(|tenant| would_use(observed.loads(At { tenant, ..at }), disk.round_seconds));
     (1.0 - used.sum::<f64>()).max(0.0)
 }
 
-/// The part of the disk's time that a tenant would use if it had all of it, with its present caches.
-fn would_use(loads: (Load, Load)) -> f64 {
+/// A tenant with slices keeps the disk while it waits for its client's next request, and is skipped after so many
+/// rounds without one.
+const IDLE_ROUNDS: f64 = 3.0;
+
+/// The part of the disk's time that a tenant would use if it had all of it, with its present caches: its clients think
+/// between two reads that miss, as the interactive response time law says. With slices it uses all of its own, unless
+/// it is skipped.
+fn would_use(loads: (Load, Load), round: Option<f64>) -> f64 {
     let Load { seconds, did } = loads.0;
+    if round.is_some_and(|round| did.disk_requests as f64 * IDLE_ROUNDS * round >= seconds) {
+        return 1.0;
+    }
     let (reads, writes) = (did.disk_reads as f64, did.disk_requests.saturating_sub(did.disk_reads) as f64);
     let Some(service) = service_ns(loads).map(|ns| ns / 1e9).filter(|_| reads + writes > 0.0) else { return 0.0 };
     let clients = f64::from(did.outstanding_max.max(1));
