@@ -7,22 +7,22 @@
 //! ```
 //!
 //! A Markov chain, solved exactly: its state is n, and whether the disk is in a slice of the tenant. Think times,
-//! service times and own slices are exponential; others' slices are a chain of phases. Throughput is then `X = (N - E[n]) / Z`, and the mean response `E[n] / X`
-//! (the interactive response time law). There is no parameter to fit. Saturated, the response is that of the paper,
-//! `N service / share - Z`.
+//! service times and own slices are exponential; others' slices are a chain of phases. Throughput is then `X = (N -
+//! E[n]) / Z`, and the mean response `E[n] / X` (the interactive response time law). There is no parameter to fit.
+//! Saturated, the response is that of the paper, `N service / share - Z`.
 //!
-//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. V has a fixed length,
-//! and that of the chain has not (Erlang's distribution with [`PHASES`] phases), so the chain uses [`LENGTH`] of both.
-//! Then its waits are right at both ends: a client that seldom asks waits for `(1 - share) V / 2`, the mean residual of
-//! the others' slices, and one that thinks for Z inside its slice waits for `(service + Z) V / share T` per request, as
-//! what it does in its slice takes the whole round. In between, clients that come in another tenant's slice accumulate,
-//! and all wait for its end. A slice ends with a completion, as a request that overruns it is a debt of the next one; so
-//! slices of the chain are at least as long as a request.
+//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. V has a fixed
+//! length, and that of the chain has not (Erlang's distribution with [`PHASES`] phases), so the chain uses [`LENGTH`]
+//! of both. Then its waits are right at both ends: a client that seldom asks waits for `(1 - share) V / 2`, the mean
+//! residual of the others' slices, and one that thinks for Z inside its slice waits for `(service + Z) V / share T` per
+//! request, as what it does in its slice takes the whole round. In between, clients that come in another tenant's slice
+//! accumulate, and all wait for its end. A slice ends with a completion, as a request that overruns it is a debt of the
+//! next one; so slices of the chain are at least as long as a request.
 //!
 //! **Interruptions.** A tenant whose queue is empty keeps the disk for as long as having it back would cost, and then
-//! gives it up: `max(cost, (delay + cost) share / (1 - share))`. If its pause Z / N is longer, each request that finds no
-//! other interrupts another tenant's slice, and has the disk after `delay_ns`. It does so in the part of all cases that
-//! the tenant can pay for with disk time that it does not use; otherwise it waits for its slice.
+//! gives it up: `max(cost, (delay + cost) share / (1 - share))`. If its pause Z / N is longer, each request that finds
+//! no other interrupts another tenant's slice, and has the disk after `delay_ns`. It does so in the part of all cases
+//! that the tenant can pay for with disk time that it does not use; otherwise it waits for its slice.
 //!
 //! Downside: service times of a disk vary less than exponential ones, so the wait behind others is slightly too long.
 //! Where tenants end their slices early, the round is shorter than T, and so is the wait.
@@ -181,8 +181,8 @@ impl Slices {
     const NONE: Slices = Slices { begin: 1.0, begin_idle: 1.0, end: 0.0, give_up: 0.0 };
 }
 
-/// The chain. Its states: n reads, in a slice of the tenant (`own`) or in phase j of the others' (`away`). `speed` is that
-/// of the disk in its slices.
+/// The chain. Its states: n reads, in a slice of the tenant (`own`) or in phase j of the others' (`away`). `speed` is
+/// that of the disk in its slices.
 ///
 /// ```text
 ///   own(n + 1) speed / service(n + 1)  = arrivals(n) (own(n) + away(n))                         cut above n

@@ -84,7 +84,7 @@ pub struct Interruption {
     /// Time from the arrival of a request until its tenant has the disk: the other tenants' mean drain (their
     /// outstanding reads x service time at that depth, by share) and a switch.
     pub delay_ns: f64,
-    /// Disk time that the tenant pays beyond its own requests: the other tenants' mean loss per slice, at least a switch
-    /// cost, and a switch cost more.
+    /// Disk time that the tenant pays beyond its own requests: the other tenants' mean loss per slice, at least a
+    /// switch cost, and a switch cost more.
     pub cost_ns: f64,
 }

@@ -11,12 +11,16 @@
 use super::Surface;
 use super::baseline::Levels;
 use super::closed::{Loop, Response};
+use super::curve::MissRatios;
 use super::evidence::{DiskTime, Evidence, Tiers};
 use super::problem::{Allotment, Grid, Problem};
 
 /// Reads of the disk per reference, at least: a tenant whose reads all hit still has a time at the disk, which then
 /// counts for nothing. If its write-back needs more than its share, that time is what its clients are held up for.
 const VISITS_MIN: f64 = 1e-9;
+
+/// Disk times are scaled by at most 2 to this power, up or down.
+const SCALE_OCTAVES: f64 = 10.0;
 
 /// What the model predicts.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -70,7 +74,7 @@ impl Evidence {
     }
 
     /// Miss ratios of a curve in the first tier, and in both.
-    fn misses(&self, curve: &super::MissRatios, first: u64, second: u64) -> (f64, f64) {
+    fn misses(&self, curve: &MissRatios, first: u64, second: u64) -> (f64, f64) {
         let in_first = if first == 0 { 1.0 } else { curve.at(first as f64) };
         let effective = match self.tiers {
             Tiers::Lru => first.max(second),
@@ -108,9 +112,6 @@ impl Evidence {
         }
     }
 }
-
-/// Disk times are scaled by at most 2 to this power, up or down.
-const SCALE_OCTAVES: f64 = 10.0;
 
 impl DiskTime {
     /// Disk time of a read with 1, 2, … `outstanding` reads in the disk.

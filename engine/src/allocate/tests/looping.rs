@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::super::{Depth, DiskTime, Evidence, MissRatios, Round, Tiers};
+use super::super::{Depth, DiskTime, Evidence, Interruption, MissRatios, Round, Tiers};
 use crate::dice::Rng;
 
-const SECONDS: f64 = 2000.0;
+const SECONDS: f64 = 1000.0;
 /// Milliseconds.
 const SERVICE: f64 = 4.0;
 
@@ -63,8 +63,8 @@ impl Simulation {
         (responses / f64::from(count), f64::from(count) / now)
     }
 
-    fn predicted(&self) -> (f64, f64) {
-        let evidence = Evidence {
+    fn evidence(&self) -> Evidence {
+        Evidence {
             tiers: Tiers::Lru,
             reads: MissRatios::new([]),
             writes: MissRatios::new([]),
@@ -77,8 +77,11 @@ impl Simulation {
             outstanding: self.clients,
             think_ns: self.think * 1e6,
             round: Some(Round { round_ns: self.round * 1e6, efficiency: 1.0, interruption: None }),
-        };
-        let prediction = evidence.predict(0, 0, self.share);
+        }
+    }
+
+    fn predicted(&self) -> (f64, f64) {
+        let prediction = self.evidence().predict(0, 0, self.share);
         (prediction.disk_ns / 1e6, prediction.references_per_second / 1e3)
     }
 }
@@ -86,12 +89,12 @@ impl Simulation {
 #[test]
 fn without_slices_the_law_is_exact() {
     let mut rng = Rng::new(1);
-    for clients in [1, 2, 5, 16] {
+    for clients in [1, 5, 16] {
         for think in [0.0, 1.0, 10.0, 100.0] {
             let loops = Simulation { clients, think, share: 1.0, round: 100.0, is_deterministic: false };
             let ((response, rate), (response_predicted, rate_predicted)) = (loops.run(&mut rng), loops.predicted());
             let errors = [response_predicted / response - 1.0, rate_predicted / rate - 1.0];
-            assert!(errors.iter().all(|error| error.abs() < 0.02), "{clients} clients think {think} ms: {errors:?}");
+            assert!(errors.iter().all(|error| error.abs() < 0.03), "{clients} clients think {think} ms: {errors:?}");
         }
     }
 }
@@ -102,7 +105,7 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
     for is_deterministic in [false, true] {
         let mut errors = Vec::new();
         let mut of_paper = Vec::new();
-        for clients in [1, 2, 4, 16] {
+        for clients in [1, 4, 16] {
             for think in [0.0, 1.0, 10.0, 100.0, 1000.0] {
                 for share in [0.125, 0.25, 0.5, 0.75] {
                     for round in [40.0, 200.0, 1000.0] {
@@ -121,8 +124,29 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
         }
         let mean = |errors: &[f64]| errors.iter().sum::<f64>() / errors.len() as f64;
         println!("deterministic {is_deterministic}: mean {:.3}, of the paper's {:.3}", mean(&errors), mean(&of_paper));
-        assert!(mean(&errors) < 0.1, "{}", mean(&errors));
+        assert!(mean(&errors) < 0.05, "{}", mean(&errors));
     }
+}
+
+#[test]
+fn requests_interrupt_as_long_as_unused_time_pays() {
+    let loops =
+        |think: f64, share: f64| Simulation { clients: 1, think, share, round: 1000.0, is_deterministic: false };
+    let response = |think: f64, share: f64, interruption: Option<Interruption>| {
+        let mut evidence = loops(think, share).evidence();
+        evidence.round = evidence.round.map(|round| Round { interruption, ..round });
+        evidence.predict(0, 0, share).disk_ns / 1e6
+    };
+    let costs = |cost: f64| Some(Interruption { delay_ns: 30e6, cost_ns: cost * 1e6 });
+    // A request every second costs 54 ms of 250.
+    let paid = response(1000.0, 0.25, costs(50.0));
+    assert!((paid - (30.0 + SERVICE)).abs() < 1.0, "{paid}");
+    // Three a second would cost 150 ms of 125.
+    let partly = response(300.0, 0.125, costs(50.0));
+    assert!(partly > paid + 1.0 && partly < response(300.0, 0.125, None), "{partly}");
+    // As often, with three quarters of the disk: it costs less to have the disk wait for it.
+    let (idled, alone) = (response(200.0, 0.75, costs(50.0)), response(200.0, 0.75, None));
+    assert_eq!(idled, alone);
 }
 
 #[test]
