@@ -9,7 +9,7 @@
 //! | disk time of reads | measured; by depth as the profile says |
 //! | disk time of write-back, round, efficiency | measured |
 
-use engine::allocate::{Depth, DiskTime, Evidence, Interruption, MissRatios, Round, Tiers};
+use engine::allocate::{Depth, DiskTime, Evidence, MissRatios, Round, Tiers};
 use engine::control::{TenantStats, VolumeStats};
 use engine::disk::profile::{Direction, Key, Profile};
 use engine::units::BLOCK;
@@ -98,13 +98,12 @@ fn by_depth(shape: &[(f64, f64)], depth: f64) -> f64 {
 fn round(told: &Told) -> Option<Round> {
     // Without a loss that was measured, there is no efficiency.
     let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0 && plan.efficiency_permille > 0)?;
-    let losses = told.disk[1].tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.loss_ns as f64);
-    let (sum, count) = losses.fold((0.0, 0.0), |(sum, count), loss| (sum + loss, count + 1.0));
-    let loss_ns = sum / count;
     Some(Round {
         round_ns: plan.round_ns as f64,
         efficiency: f64::from(plan.efficiency_permille) / 1000.0,
-        interruption: Some(Interruption { delay_ns: loss_ns, cost_ns: plan.loss_ns as f64 + loss_ns }),
+        // It is measured how long requests wait, and that is as long as without interruptions: a client that thinks
+        // seldom has unused slice time to pay for them, because its write-back has used it.
+        interruption: None,
     })
 }
 

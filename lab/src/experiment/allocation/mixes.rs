@@ -21,9 +21,9 @@ pub const RANDOM: Experiment = Experiment {
     question: "Is one allocation of all resources as good as the best division of single ones, whatever the mix?",
     setup: "Ten mixes of 2 to 8 tenants at random on 1 to 4 gateways with 16, 32 or 48 MiB, a server with 32, 64 or 96 \
             MiB and a cheetah-15k5 whose time is divided in sixteenths. Loads: those of allocation-paper, Zipf 0.7 \
-            over 512 MiB, knees at 12 MiB (30 % writes), 24 MiB (20 % cold) and 16 MiB (60 % writes). The planner has the \
-            API's figures of one run with equal parts; baselines search measured surfaces. Each allocation is run \
-            once.",
+            over 512 MiB, knees at 12 MiB (30 % writes), 24 MiB (20 % cold) and 16 MiB (60 % writes). The planner has \
+            the API's figures of one run with equal parts; baselines search measured surfaces. Each allocation is \
+            run once.",
     paper: "Not in the paper.",
     run: random,
 };
