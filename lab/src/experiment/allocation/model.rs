@@ -106,7 +106,7 @@ fn errors(load: &Load, context: &Context) -> Result<Errors, String> {
         let at = Allotment { first, second, share: BASE.share };
         (predict(&Evidence { tiers, ..evidence.clone() }, at).misses - exact).abs()
     };
-    let apart = |of: Vec<((u32, u32), f64)>| {
+    let apart = |of: Vec<Ratio>| {
         let of_those = |same: bool| {
             let those: Vec<f64> = of.iter().filter(|((c, s), _)| (c == s) == same).map(|of| of.1).collect();
             if those.is_empty() { 0.0 } else { mean(those) }
@@ -127,8 +127,11 @@ fn errors(load: &Load, context: &Context) -> Result<Errors, String> {
     })
 }
 
+/// Steps of cache in both tiers, and a ratio there.
+type Ratio = ((u32, u32), f64);
+
 /// Exact misses with DEMOTE.
-fn demoted(measured: &Measured, context: &Context) -> Result<Vec<((u32, u32), f64)>, String> {
+fn demoted(measured: &Measured, context: &Context) -> Result<Vec<Ratio>, String> {
     let counted = if context.quick { 60_000 } else { 200_000 };
     let before = PAST + counted / 2;
     let records = measured.kind.records(mixed(context.seeds[0], 0))?;
