@@ -1,21 +1,14 @@
 //! What is known of a tenant.
 
 use super::curve::MissRatios;
-
-/// How the two tiers of a tenant work together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tiers {
-    /// Each tier caches what passes through it: a small second tier holds copies of the first. M(max(c, s)).
-    Lru,
-    /// The second tier holds what the first evicts (Wong and Wilkes, USENIX 2002): M(c + s).
-    Demote,
-}
+pub use crate::spec::Tiers;
 
 /// What the model knows of a tenant. Latencies and times are nanoseconds, and means. A reference is a block that a
 /// client reads or writes at the first tier (at the server, without a gateway).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Evidence {
-    /// How its tiers work together.
+    /// How its tiers work together. `Lru`: a small second tier holds copies of the first, M(max(c, s)). `Demote`: the
+    /// second tier holds what the first evicts (Wong and Wilkes, USENIX 2002), M(c + s).
     pub tiers: Tiers,
     /// Miss ratios of its reads, as its clients send them to the first tier.
     pub reads: MissRatios,

@@ -23,7 +23,7 @@ use super::view::{
 use super::{AllocationError, Control, Done, Error, Invalid, Kind, Running};
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size, percent};
-use crate::store::{Store, TenantSpec};
+use crate::store::{Store, TenantSpec, Tiers};
 
 /// Rounding of planned shares, parts per billion for each tenant.
 const SHARE_ROUNDING_PPB: u64 = 1000;
@@ -63,7 +63,7 @@ impl Control {
             let is_bound = spec.auto_share && spec.min_bandwidth.is_some();
             tenants.push(TenantEvidence {
                 tenant: name.to_string(),
-                volumes: running.volumes_of(&name),
+                volumes: running.volumes_of(&name, &snapshot),
                 remote: running.is_remote(&name),
                 share: Resource {
                     requested: spec.share.as_ref().map(|share| part(share.share.ppb())),
@@ -284,12 +284,18 @@ impl Running {
         snapshot.tenants.iter().find(|stats| stats.tenant == id)
     }
 
-    fn volumes_of(&self, tenant: &Name) -> Vec<VolumeEvidence> {
+    fn volumes_of(&self, tenant: &Name, snapshot: &Snapshot) -> Vec<VolumeEvidence> {
+        let is_demoting = |name: &Name| {
+            let id = self.volumes.get(name)?.id()?;
+            let stats = snapshot.volumes.iter().find(|stats| stats.volume == id)?;
+            Some(stats.upstreams.iter().any(|upstream| upstream.is_demoting))
+        };
         let view = |(name, spec): (&Name, &crate::store::Spec)| VolumeEvidence {
             volume: name.to_string(),
             uuid: spec.uuid,
             from: spec.exports().map(|export| export.volume).collect(),
             shared: spec.upstream.as_ref().is_some_and(|remote| remote.shared),
+            tiers: if is_demoting(name) == Some(true) { Tiers::Demote } else { Tiers::Lru },
         };
         self.members(tenant).map(view).collect()
     }

@@ -8,7 +8,7 @@ use engine::units::BLOCK;
 use super::Failure;
 use super::gather::{Load, Observed, mean};
 use super::tenants::{At, Kept, Subject, matched};
-use crate::control::view::{CurveEvidence, DiskEvidence, Resource, TenantEvidence};
+use crate::control::view::{CurveEvidence, DiskEvidence, Resource, TenantEvidence, VolumeEvidence};
 
 /// A curve needs at least this many block reads and writes, as `volume curve`.
 const CURVE_LEAST: f64 = 1000.0;
@@ -365,7 +365,7 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
     let service_ns = service_ns(server).ok_or("no read of the disk was measured yet")?;
     let (of_disk, of_server) = (observed.disk(subject.server), observed.tenant(subject.server));
     let evidence = Evidence {
-        tiers: Tiers::Lru,
+        tiers: tiers(observed, subject),
         reads: points(|point| point.read_miss_ratio),
         writes: points(|point| point.write_miss_ratio),
         read_fraction: reads / requests,
@@ -384,6 +384,15 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
     };
     let now = present(observed, subject);
     Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
+}
+
+/// How the caches of its gateway and its server go together: each volume has to demote.
+fn tiers(observed: &Observed, subject: Subject) -> Tiers {
+    let demotes = |volume: &VolumeEvidence| volume.tiers == crate::store::Tiers::Demote;
+    match subject.gateway {
+        Some(at) if observed.tenant(at).volumes.iter().all(demotes) => Tiers::Demote,
+        _ => Tiers::Lru,
+    }
 }
 
 /// How a request of a tenant interrupts the slices of others: by their shares, how long their requests in the device

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::{CurvePoint, Setting};
 use crate::quantity::{Name, ShareText, Size};
+use crate::store::Tiers;
 
 /// Evidence of all disks. Counters are totals since the volumes were opened; rates follow from two answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -98,6 +99,8 @@ pub struct VolumeEvidence {
     pub from: Vec<Option<Uuid>>,
     /// Whether several clients may have the export.
     pub shared: bool,
+    /// How its cache and that of the server which has its data go together at present.
+    pub tiers: Tiers,
 }
 
 /// Counters of a tenant.
