@@ -123,6 +123,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
+        Bug::DemotionNotCompared | Bug::SentDirtDropped => 8,
         Bug::LeaseIgnored => 183,
         Bug::FencedDirtKept => 145,
         Bug::LeaseEndedEarly => 103,
@@ -185,9 +186,8 @@ fn of_which_are_found(of: impl Fn(Bug) -> bool) {
     // sent, by a write of its block which has left the server's cache by then: unit tests of both ends find that.
     let is_rare = |bug: Bug| {
         let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
-        of_stores.contains(&bug)
-            || matches!(bug, LeaseFromReply | EarlierSessionDemoted)
-            || matches!(bug, DemotionComparedEarly | DemotionVersionedLate)
+        let of_tiers = [EarlierSessionDemoted, DemotionComparedEarly, DemotionVersionedLate];
+        of_stores.contains(&bug) || of_tiers.contains(&bug) || bug == LeaseFromReply
     };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| of(bug) && !is_rare(bug)).collect();
     let missed = {
