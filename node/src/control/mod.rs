@@ -19,6 +19,7 @@ mod guarantees;
 mod history;
 pub mod kept;
 pub mod live;
+mod look;
 mod losses;
 mod offload;
 mod opening;

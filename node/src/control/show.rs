@@ -1,6 +1,6 @@
 //! Views for the API: the state, joined with a snapshot of each disk's engine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,13 @@ use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
+use super::look::look;
 use super::registry::Remembered;
 use super::shares::Shares;
 use super::upstreams::{stripes_view, upstream_view};
 use super::view::{
-    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DemotionView, DiskView, DriveCache, Health,
-    ProfileView, SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, CeilingsView, Condition, CreateVolume, DataKind, DemotionView, DiskView, Health, ProfileView,
+    SessionView, ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::warnings::volume_warnings;
 use super::{Control, Disk, Error, Kind, Running, Source, State, Volume, VolumeReason, VolumeState, blocking};
@@ -26,7 +27,7 @@ use crate::quantity::{Name, OrAuto, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::{Allocation, WriteCache};
-use crate::store::{DataId, Exports, Journal, Kernel, Spec, Store, TenantSpec, file};
+use crate::store::{DataId, Exports, Journal, Kernel, Spec, TenantSpec};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -232,7 +233,7 @@ impl Control {
             return Ok(view);
         }
         match looked {
-            Some(looked) => add(&mut view, looked),
+            Some(looked) => looked.add_to(&mut view),
             None => view.warnings.push("its file system does not answer: is the device hung?".into()),
         }
         if let Some(layers) = layers {
@@ -290,7 +291,7 @@ fn ratio(ppb: u64) -> f64 {
     ppb as f64 / Share::ONE.ppb() as f64
 }
 
-fn absolute(path: &std::path::Path) -> String {
+pub(super) fn absolute(path: &std::path::Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }
 
@@ -608,95 +609,4 @@ fn profile_view(profile: &Profile) -> ProfileView {
         })
     };
     ProfileView { needs_slices: profile.needs_slices(), values: profile.values.iter().filter_map(view).collect() }
-}
-
-/// What is read from the file system and sysfs.
-struct Looked {
-    free_bytes: u64,
-    device: String,
-    drive_cache: Option<DriveCache>,
-    scheduler: Option<String>,
-    file_system: String,
-    journal: Journal,
-    unclaimed: Vec<String>,
-    warnings: Vec<String>,
-}
-
-/// Adds these values to the view of a disk.
-fn add(view: &mut DiskView, looked: Looked) {
-    view.free_bytes = looked.free_bytes;
-    view.device = Some(looked.device);
-    view.drive_cache = looked.drive_cache;
-    view.scheduler = looked.scheduler;
-    view.file_system = Some(looked.file_system);
-    view.journal = if view.data == DataKind::Raw { Journal::None } else { looked.journal };
-    view.unclaimed = looked.unclaimed;
-    view.warnings.extend(looked.warnings);
-}
-
-fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
-    let kernel = Kernel::default();
-    let mut warnings: Vec<String> =
-        store.check().err().map(|error| error.to_string()).into_iter().chain(store.shortage()).collect();
-    let schedulers: BTreeSet<String> = devices
-        .iter()
-        .filter_map(|device| Some(active_scheduler(&kernel.queue(*device, "scheduler")?).to_owned()))
-        .collect();
-    let scheduler = (!schedulers.is_empty()).then(|| Vec::from_iter(schedulers.iter().cloned()).join(", "));
-    if let Some(other) = schedulers.iter().find(|active| *active != "none") {
-        warnings.push(format!(
-            "the kernel's scheduler of its device is '{other}' and may reorder requests: set it to 'none'"
-        ));
-    }
-    let unclaimed: Vec<String> = match store.unclaimed() {
-        Ok(paths) => paths.iter().map(|path| absolute(path)).collect(),
-        Err(error) => {
-            warnings.push(format!("its directory cannot be read: {error}"));
-            Vec::new()
-        }
-    };
-    warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: not touched")));
-    let free_bytes = file::free_bytes(store.directory());
-    let number = |device: u64| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let named = |device: &u64| match (kernel.name(*device), number(*device)) {
-        (name, number) if name == number => number,
-        (name, number) => format!("{number} ({name})"),
-    };
-    let device = devices.iter().map(named).collect::<Vec<_>>().join(", ");
-    let drive_cache = least_safe(devices.iter().map(|device| kernel.queue(*device, "write_cache")));
-    let (file_system, journal) = file::file_system(store.directory());
-    Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
-}
-
-/// The least safe of several drives' caches, as sysfs shows them. `None` if one is unknown and none is known to be
-/// write-back.
-fn least_safe(told: impl Iterator<Item = Option<String>>) -> Option<DriveCache> {
-    let caches: Vec<_> = told.map(|text| text.map(|text| DriveCache::told(&text))).collect();
-    let unsafe_one = caches.iter().find(|cache| **cache == Some(DriveCache::WriteBack));
-    unsafe_one.or(caches.iter().find(|cache| cache.is_none())).or(caches.first()).copied().flatten()
-}
-
-/// The scheduler in brackets; a list without brackets is a single name.
-fn active_scheduler(all: &str) -> &str {
-    all.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(all, |(active, _)| active)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_kernel_says_of_a_queue() {
-        assert_eq!(active_scheduler("mq-deadline kyber [none]"), "none");
-        assert_eq!(active_scheduler("[mq-deadline] none"), "mq-deadline");
-        assert_eq!(active_scheduler("none"), "none");
-        assert_eq!(DriveCache::told("write back"), DriveCache::WriteBack);
-        assert_eq!(DriveCache::told("write through"), DriveCache::WriteThrough);
-        let least = |told: &[Option<&str>]| least_safe(told.iter().map(|text| text.map(str::to_owned)));
-        let (back, through) = (Some("write back"), Some("write through"));
-        assert_eq!(least(&[]), None);
-        assert_eq!(least(&[through, through]), Some(DriveCache::WriteThrough));
-        assert_eq!(least(&[through, None, back]), Some(DriveCache::WriteBack));
-        assert_eq!(least(&[through, None]), None, "what is not known is not safe");
-    }
 }
