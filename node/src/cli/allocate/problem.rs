@@ -209,10 +209,27 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
     let share_steps = |share: f64| (share * f64::from(grid.share_steps) + 1e-6) as u32;
     // What was requested is covered; a promise is not rounded down.
     let cover = |share: f64| (share * f64::from(grid.share_steps) - 1e-6).ceil().max(0.0) as u32;
-    let gateways: Vec<u32> = pools.gateways.iter().map(|(_, bytes)| grid.steps_within(*bytes)).collect();
-    let servers: Vec<u32> = pools.disks.iter().map(|(_, bytes, _)| grid.steps_within(*bytes)).collect();
+    // What a tenant keeps is rounded down to steps; the rest of its last step is not divided among the others.
+    let steps = |pool: At, whole: u64, of: fn(&Subject) -> Option<At>| {
+        let members = subjects.iter().filter_map(of).filter(|at| same_disk(*at, pool));
+        let kept = members.filter(|at| !handed(&observed.tenant(*at).cache));
+        let kept: Vec<u64> = kept.map(|at| data(observed.disk(at), observed.tenant(at).cache.effective)).collect();
+        let rounded: u32 = kept.iter().map(|&bytes| grid.steps_within(bytes)).sum();
+        grid.steps_within(whole.saturating_sub(kept.iter().sum())) + rounded
+    };
+    let steps_of_share = |pool: At, whole: f64| {
+        let members = subjects.iter().map(|subject| subject.server).filter(|at| same_disk(*at, pool));
+        let kept = members.filter(|at| !is_share_handed(observed.disk(*at), observed.tenant(*at)));
+        let kept: Vec<f64> = kept.map(|at| observed.tenant(at).share.effective).collect();
+        let rounded: u32 = kept.iter().map(|&share| share_steps(share).max(1)).sum();
+        share_steps((whole - kept.iter().sum::<f64>()).max(0.0)) + rounded
+    };
+    let gateways: Vec<u32> =
+        pools.gateways.iter().map(|(at, bytes)| steps(*at, *bytes, |subject| subject.gateway)).collect();
+    let servers: Vec<u32> =
+        pools.disks.iter().map(|(at, bytes, _)| steps(*at, *bytes, |subject| Some(subject.server))).collect();
     let disks: Vec<engine::allocate::Disk> = (pools.disks.iter().enumerate())
-        .map(|(server, (.., share))| engine::allocate::Disk { server, share: share_steps(*share) })
+        .map(|(server, (at, _, share))| engine::allocate::Disk { server, share: steps_of_share(*at, *share) })
         .collect();
     let cache = |at: At, whole: u32| {
         let (disk, of) = (observed.disk(at), &observed.tenant(at).cache);
