@@ -395,7 +395,7 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
         think_ns: think * 1e9,
         round: of_disk.round_seconds.map(|round| Round {
             round_ns: round * 1e9,
-            efficiency: of_server.efficiency.unwrap_or(1.0).clamp(0.05, 1.0),
+            efficiency: of_server.efficiency.filter(|of| *of > 0.0).unwrap_or(1.0),
             interruption: interruption(observed, subject.server),
         }),
     };
