@@ -230,7 +230,8 @@ class Shares(ChangeCase):
         self.assertIn("now has 16MiB", servers[2].cli("volume", "grow", "a", "16MiB").stdout)
         for server in servers[:2]:
             until("the part to grow", lambda server=server: server.open("a").get_size() == 8 * MIB, 10)
-            self.assertEqual(server.json("volume", "show", "a")["cluster"]["size"], 16 * MIB)
+            of_whole = lambda server=server: server.json("volume", "show", "a")["cluster"]["size"]  # noqa: E731
+            until("its record to follow", lambda of_whole=of_whole: of_whole() == 16 * MIB, 10)
         self.assertEqual(servers[0].open("a").pread(MIB, 3 * MIB), b"a" * MIB)
         volume = self.volume(servers[1], "a")
         self.assertEqual((volume["size_bytes"], volume["member_bytes"]), (16 * MIB, 8 * MIB))

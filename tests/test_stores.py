@@ -139,7 +139,7 @@ class Stores(ServerCase):
         tenants = {tenant["name"]: tenant for tenant in top["tenants"]}
         shown = [tenants[STORES][key] for key in ("sizing", "insulation", "own_cache_insulation", "guarantee")]
         self.assertEqual(shown, [None] * 4)
-        self.assertEqual(tenants[STORES]["share"], {"requested": "5%", "effective": 0.05})
+        self.assertEqual(tenants[STORES]["share"], {"requested": "5%", "planned": None, "effective": 0.05})
         self.assertIsNotNone(tenants["db"]["sizing"])
         metrics = self.server.metrics()
         labels = '{disk="hdd",tenant="@stores"}'
