@@ -113,10 +113,16 @@ class Decisions(ServerCase):
         self.addCleanup(process.kill)
         return process
 
+    def decided(self, name, load):
+        """Whether the trial is over; `load` must go on until then."""
+        sizing = self.sizing(name)
+        self.assertIsNone(load.poll(), f"the load has ended: {sizing['reason']}")
+        return sizing["decision"] != "trial"
+
     def test_a_trial_ends_and_its_decision_is_kept(self):
         self.create("db", "--share", "1/2")
         load = self.read("db", TRIAL_SECONDS)
-        until("the end of the trial", lambda: self.sizing("db")["decision"] != "trial", TRIAL_SECONDS)
+        until("the end of the trial", lambda: self.decided("db", load), TRIAL_SECONDS)
         sizing = self.sizing("db")
         self.assertEqual(sizing["decision"], "admitted", sizing)
         self.assertGreaterEqual(sizing["guaranteed_bytes"], 8 * MIB * sizing["requested_ratio"] * 0.9)

@@ -46,8 +46,11 @@ const SEEN_LEAST: f64 = 64.0;
 /// By how much unseen reuse lowers the miss ratio of reads, by size.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reuse {
-    /// Blocks that have been seen.
+    /// Blocks that have been seen, estimated from those that are sampled.
     pub seen: u64,
+    /// Its standard error, blocks. Whether a block is sampled depends on its number alone, so the number of sampled
+    /// blocks is binomial: n samples at the rate r have a standard deviation of sqrt(n (1 - r)).
+    pub seen_error: f64,
     /// Whether the working set moves (`turnover.rs`).
     pub moves: bool,
     /// The miss ratio and U at the sizes of the buckets, up to h. Empty if nothing is known.
@@ -75,8 +78,9 @@ impl Reuse {
     ) -> Reuse {
         let (Some(weights), Some(misses)) = (reads.weights(), reads.misses()) else { return Reuse::default() };
         let seen = f64::from(samples) / rate;
+        let seen_error = (f64::from(samples) * (1.0 - rate)).sqrt() / rate;
         if seen < SEEN_LEAST {
-            return Reuse { seen: seen as u64, moves, ..Reuse::default() };
+            return Reuse { seen: seen as u64, seen_error, moves, ..Reuse::default() };
         }
         let past = usize::from(bucket(seen as u64 / 2)).min(BUCKETS - 1) + 1;
         let all = reads.weight();
@@ -95,7 +99,7 @@ impl Reuse {
         let never = ((weights[BUCKETS] - censored) / all).max(0.0);
         let horizon = blocks(known.len().saturating_sub(1) as u8) as f64;
         let once = f64::from(times[0]) / rate * f64::from(samples) / f64::from(samples - ahead).max(1.0);
-        Reuse { seen: seen as u64, moves, known, horizon, never, once, shapes: shapes(times) }
+        Reuse { seen: seen as u64, seen_error, moves, known, horizon, never, once, shapes: shapes(times) }
     }
 
     /// The part of the reads that `blocks` blocks would absorb besides those on the curve, of which the miss ratio with

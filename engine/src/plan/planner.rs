@@ -28,9 +28,11 @@ const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 /// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
 /// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
-/// A partition that holds this part of the blocks used so far is taken to hold all of them: their number is an estimate
-/// from samples.
+/// A partition that holds this part of the blocks used so far is taken to hold all of them,
 const FILLED: f64 = 0.95;
+/// or this many standard errors less than that: their number is an estimate from samples. A tenant whose working set is
+/// in its cache has nothing left to fill it with; with an estimate that is too high it would be on trial forever.
+const FILLED_ERRORS: f64 = 3.0;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
@@ -51,6 +53,7 @@ struct Known {
     /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
     seen: u64,
+    seen_error: f64,
     feedback: Feedback,
 }
 
@@ -67,6 +70,7 @@ impl Known {
             stream_read: 0,
             used: 0,
             seen: 0,
+            seen_error: 0.0,
             feedback: Feedback::default(),
         }
     }
@@ -75,7 +79,8 @@ impl Known {
     fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
         self.tempo.look(&observed);
-        (self.cost, self.used, self.seen) = (observed.cost, observed.used, view.reuse.seen);
+        (self.cost, self.used) = (observed.cost, observed.used);
+        (self.seen, self.seen_error) = (view.reuse.seen, view.reuse.seen_error);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
         self.trial.look(evidence.now, observed.references, || view.clone());
         if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
@@ -94,9 +99,10 @@ impl Known {
             return Some(load.keeps(target));
         }
         let frames = self.used + OTHER_FRAMES;
-        // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
-        let has_all = self.used as f64 >= FILLED * self.seen as f64;
-        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
+        // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part. Its number of
+        // blocks and the distances of the curve are estimates from the same samples.
+        let has_all = self.used as f64 >= FILLED * self.seen as f64 - FILLED_ERRORS * self.seen_error;
+        Some(load.keeps(target.min(if has_all { load.size_from(frames.max(self.seen + OTHER_FRAMES)) } else { frames })))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
@@ -421,4 +427,24 @@ impl Planner {
 
 fn permille(part: f64) -> u32 {
     (part * 1000.0).round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::tests::{cost, new, reads};
+    use super::*;
+
+    /// The curve says that 2,200 blocks are needed; the partition has 2,048, and there are no others to fill it with.
+    #[test]
+    fn an_estimate_of_the_blocks_that_is_too_high_does_not_leave_a_partition_empty() {
+        let curve = reads(&[(1000, 0.5), (2000, 0.1), (2250, 0.0), (4000, 0.0)]);
+        let keeps = |used, seen_error| {
+            let load = new(&curve, &cost(), 5000);
+            let known = Known { load, used, seen: 2200, seen_error, ..Known::new(0) };
+            known.keeps(3000).expect("a load").point
+        };
+        assert!(keeps(2048, 0.0) < 0.9, "the number of blocks is exact: {}", keeps(2048, 0.0));
+        assert_eq!(keeps(2048, 80.0), 1.0);
+        assert!(keeps(1500, 80.0) < 0.5, "it is not full yet: {}", keeps(1500, 80.0));
+    }
 }
