@@ -102,7 +102,8 @@ impl Known {
         // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part. Its number of
         // blocks and the distances of the curve are estimates from the same samples.
         let has_all = self.used as f64 >= FILLED * self.seen as f64 - FILLED_ERRORS * self.seen_error;
-        Some(load.keeps(target.min(if has_all { load.size_from(frames.max(self.seen + OTHER_FRAMES)) } else { frames })))
+        let has = if has_all { load.size_from(frames.max(self.seen + OTHER_FRAMES)) } else { frames };
+        Some(load.keeps(target.min(has)))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
