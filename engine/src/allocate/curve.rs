@@ -42,6 +42,12 @@ impl MissRatios {
         high + (low - high) * (bytes - before) / (after - before)
     }
 
+    /// The largest difference of the miss ratios of two curves, at the sizes of both.
+    pub fn distance(&self, other: &MissRatios) -> f64 {
+        let sizes = self.points.iter().chain(&other.points).map(|point| point.0);
+        sizes.map(|bytes| (self.at(bytes) - other.at(bytes)).abs()).fold(0.0, f64::max)
+    }
+
     /// A partition holds a block in a frame, with its bookkeeping.
     fn of(view: &View, ratio: impl Fn(&Point) -> Option<f64>) -> MissRatios {
         MissRatios::new(view.points.iter().filter_map(|point| Some((point.blocks * FRAME_BYTES, ratio(point)?))))
@@ -51,6 +57,13 @@ impl MissRatios {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_distance_is_that_of_the_size_at_which_they_differ_most() {
+        let of = |ratio| MissRatios::new([(100, 0.5), (200, ratio)]);
+        assert_eq!((of(0.25).distance(&of(0.25)), of(0.25).distance(&of(0.375))), (0.0, 0.125));
+        assert_eq!(MissRatios::new([]).distance(&of(0.25)), 0.75, "without a point, all miss");
+    }
 
     #[test]
     fn between_points_it_is_a_line_and_it_never_rises() {

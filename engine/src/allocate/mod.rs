@@ -6,6 +6,7 @@
 //!   measured latencies ─► Refinement ────────┘                        ▼
 //!   memory, shares, bounds ─► Problem, Goal ──────────► search: climb, exact ─► Vec<Allotment>
 //!                                                       baseline: mrc, disk-only, …
+//!   plan after plan ─► Watched, Follower ─► which of them are applied
 //! ```
 //!
 //! A tenant reads through up to two tiers of cache: a partition of a gateway (`c`), and a partition of the server that
@@ -26,6 +27,7 @@ mod costs;
 mod curve;
 mod evidence;
 mod exact;
+mod follow;
 mod goal;
 mod model;
 mod problem;
@@ -38,6 +40,7 @@ pub use baseline::{Baseline, Levels};
 pub use curve::MissRatios;
 pub use evidence::{Depth, DiskTime, Evidence, Interruption, Round, Tiers};
 pub use exact::{TooLarge, exact};
+pub use follow::{Follower, Verdict, Watched};
 pub use goal::{Goal, Utility};
 pub use model::{Model, Prediction};
 pub use problem::{Allotment, Bounds, Disk, Grid, Problem, Tenant, Unfit};

@@ -91,6 +91,7 @@ pub const ALL: &[Experiment] = &[
     allocation::RANDOM,
     allocation::TRACES,
     allocation::PLAN,
+    allocation::FOLLOW,
 ];
 
 /// One experiment.

@@ -74,6 +74,11 @@ impl Lane {
         Lane { start_ns, ..self }
     }
 
+    /// The same, ending so much later than the load begins, at a closed pace.
+    pub fn ending_at(self, stop_ns: Nanos) -> Lane {
+        Lane { stop_ns, ..self }
+    }
+
     fn new(source: Box<dyn Source>, pace: Pace, base_ns: Option<Nanos>) -> Lane {
         let mut lane = Lane {
             source,

@@ -2,4 +2,4 @@
 
 mod climbing;
 mod looping;
-mod tiers;
+pub(super) mod tiers;

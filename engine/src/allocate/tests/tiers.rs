@@ -105,7 +105,7 @@ fn curve(stream: &[usize]) -> MissRatios {
     MissRatios::new([(0, 1.0)].into_iter().chain((STEP..=BLOCKS).step_by(STEP).map(at)))
 }
 
-fn evidence(tiers: Tiers, reads: MissRatios) -> Evidence {
+pub(in super::super) fn evidence(tiers: Tiers, reads: MissRatios) -> Evidence {
     Evidence {
         tiers,
         reads,

@@ -19,6 +19,8 @@ pub struct Kind {
     pub bytes: u64,
     pub depth: u32,
     pub think_ns: Nanos,
+    /// The load that it turns into, and when.
+    pub then: Option<(Nanos, Box<Kind>)>,
 }
 
 /// What is requested.
@@ -46,7 +48,7 @@ impl Kind {
     fn of_parts(name: &str, parts: Vec<(u64, Stream)>, depth: u32, think_ms: u64) -> Kind {
         let bytes = parts.iter().map(|(_, stream)| stream.area_start + stream.area_bytes).max().unwrap_or(0);
         let (name, requests) = (name.into(), Requests::Parts(parts));
-        Kind { name, requests, bytes, depth, think_ns: think_ms * MILLISECOND }
+        Kind { name, requests, bytes, depth, think_ns: think_ms * MILLISECOND, then: None }
     }
 
     /// A hot set in two parts, `knee_kib` together, and cold data: `cold` of 100 requests.
@@ -89,12 +91,17 @@ impl Kind {
     /// A trace, with 8 requests outstanding or thought about.
     pub fn trace(name: &str, records: &Arc<Vec<Record>>, think_ms: u64) -> Kind {
         let (name, requests) = (name.into(), Requests::Trace(records.clone()));
-        Kind { name, requests, bytes: TRACE_BYTES, depth: 8, think_ns: think_ms * MILLISECOND }
+        Kind { name, requests, bytes: TRACE_BYTES, depth: 8, think_ns: think_ms * MILLISECOND, then: None }
     }
 
     /// Reads without pause and without reuse: a tenant that always has requests for the disk.
     pub fn backlogged() -> Kind {
         Kind::of_parts("backlogged", vec![part(1, 0, BACKLOG_BYTES >> 10, 0)], 8, 0)
+    }
+
+    /// The same until a time of the run, and then this one.
+    pub fn then(self, at_ns: Nanos, next: Kind) -> Kind {
+        Kind { bytes: self.bytes.max(next.bytes), then: Some((at_ns, Box::new(next))), ..self }
     }
 
     /// Its requests from the first one on, whenever they are made.
@@ -126,7 +133,10 @@ impl Kind {
         let records = records.map(|record| Record { stream: 0, ..record });
         let start_ns = if self.think_ns > 0 { FILL_NS } else { disk_ns };
         let lane = Lane::of_trace(records, pace(self.depth, self.think_ns)).starting_at(start_ns);
-        Ok(Workload::new(vec![fill, lane], 0))
+        let Some((at_ns, next)) = &self.then else { return Ok(Workload::new(vec![fill, lane], 0)) };
+        let records = next.records(seed)?.map(|record| Record { stream: 0, ..record });
+        let later = Lane::of_trace(records, pace(next.depth, next.think_ns)).starting_at(*at_ns);
+        Ok(Workload::new(vec![fill, lane.ending_at(*at_ns), later], 0))
     }
 }
 

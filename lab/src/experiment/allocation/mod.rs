@@ -8,6 +8,7 @@
 
 mod evidence;
 mod exact;
+mod follow;
 mod heat;
 mod loads;
 mod mix;
@@ -19,6 +20,7 @@ mod play;
 mod prompt;
 mod surface;
 
+pub use follow::FOLLOW;
 pub use mixes::{RANDOM, TRACES};
 pub use model::MODEL;
 pub use paper::PAPER;

@@ -8,8 +8,8 @@ use engine::curve::View;
 use engine::disk::policy::Kind as Policy;
 use engine::ids::{TenantId, VolumeId};
 use engine::units::{BLOCK, Nanos, SECOND, Share};
-use sim::bench::Costs;
 use sim::bench::tiers::{Tenant, Tiers};
+use sim::bench::{Costs, Done};
 
 use super::super::Context;
 use super::super::stand::{Stand, mixed};
@@ -149,6 +149,11 @@ impl Scene {
 
     /// Runs these tenants.
     pub fn play(&self, actors: &[Actor<'_>], seed: u64) -> Result<Played, String> {
+        self.start(actors, seed)?.window(self.counted_ns)
+    }
+
+    /// Has these tenants run until their caches are filled and time counts.
+    pub fn start(&self, actors: &[Actor<'_>], seed: u64) -> Result<Running, String> {
         let of_gateway = |gateway: usize| actors.iter().filter(move |actor| actor.gateway == gateway);
         let config = |(gateway, &memory): (usize, &u64)| {
             let asked: u64 = of_gateway(gateway).map(|actor| actor.first).sum();
@@ -162,45 +167,69 @@ impl Scene {
         let tenants = tenants.collect::<Result<_, _>>()?;
         let mut tiers = Tiers::new(Costs::default(), self.link_ns, gateways, (stand.config(seed), drive), tenants)?;
         let (mut failed, mut late) = (None, 0);
-        let begin = self.fill_ns + self.settle_ns;
-        tiers.run(begin, |done| {
+        tiers.run(self.fill_ns + self.settle_ns, |done| {
             failed = failed.or(done.failed.then_some(done));
             late += u32::from(done.request.stream == FILLING && done.done_ns > self.fill_ns);
         });
         if late > 0 {
             return Err(format!("{late} blocks that fill the caches were not read in {} s", self.fill_ns / SECOND));
         }
-        let before = Looks::take(&mut tiers, self.gateways.len())?;
-        let mut sums = vec![[(0u64, 0u64); 2]; actors.len()];
-        let mut outstanding = vec![0; actors.len()];
-        while tiers.now() < begin + self.counted_ns {
-            let until = (tiers.now() + LOOK_NS).min(begin + self.counted_ns);
-            tiers.run(until, |done| {
+        match failed {
+            Some(done) => Err(failure(done)),
+            None => Ok(Running { tiers, gateways: self.gateways.len(), tenants: actors.len() }),
+        }
+    }
+
+    /// The smallest partition of a tenant that is only there to keep the disk busy.
+    pub fn least() -> u64 {
+        2 * LEAST_BYTES
+    }
+}
+
+/// Tenants that run.
+pub struct Running {
+    tiers: Tiers,
+    gateways: usize,
+    tenants: usize,
+}
+
+impl Running {
+    /// What they do in the next time.
+    pub fn window(&mut self, counted_ns: Nanos) -> Result<Played, String> {
+        let before = Looks::take(&mut self.tiers, self.gateways)?;
+        let end = self.tiers.now() + counted_ns;
+        let mut failed = None;
+        let mut sums = vec![[(0u64, 0u64); 2]; self.tenants];
+        let mut outstanding = vec![0; self.tenants];
+        while self.tiers.now() < end {
+            let until = (self.tiers.now() + LOOK_NS).min(end);
+            self.tiers.run(until, |done| {
                 failed = failed.or(done.failed.then_some(done));
                 let is_write = done.request.op != sim::load::Op::Read;
                 let sum = &mut sums[done.volume][usize::from(is_write)];
                 *sum = (sum.0 + 1, sum.1 + (done.done_ns - done.request.intended_ns));
             });
-            let look = Looks::take(&mut tiers, self.gateways.len())?;
+            let look = Looks::take(&mut self.tiers, self.gateways)?;
             for (at, most) in outstanding.iter_mut().enumerate() {
-                let (gateway, volume, _) = tiers.place(at);
+                let (gateway, volume, _) = self.tiers.place(at);
                 let of_volume = look.gateways[gateway].connections.iter().filter(|conn| conn.volume == volume);
                 *most = of_volume.map(|conn| conn.in_flight).sum::<u32>().max(*most);
             }
         }
         if let Some(done) = failed {
-            return Err(format!("{done:?} failed on a disk without faults"));
+            return Err(failure(done));
         }
-        let after = Looks::take(&mut tiers, self.gateways.len())?;
-        let told = (0..actors.len()).map(|at| self.told(&mut tiers, at, [&before, &after], outstanding[at]));
+        let after = Looks::take(&mut self.tiers, self.gateways)?;
+        let seconds = counted_ns as f64 / 1e9;
+        let told = (0..self.tenants).map(|at| self.told(at, [&before, &after], outstanding[at], seconds));
         let told: Vec<Told> = told.collect::<Result<_, String>>()?;
         let seen = told.iter().zip(sums).map(|(told, sums)| seen(told, sums)).collect();
         Ok(Played { seen, told })
     }
 
-    fn told(&self, tiers: &mut Tiers, at: usize, looks: [&Looks; 2], outstanding: u32) -> Result<Told, String> {
-        let (gateway, volume, _) = tiers.place(at);
-        let Report::Curve(curve) = tiers.ask(Some(gateway), Command::Curve(volume, None))? else {
+    fn told(&mut self, at: usize, looks: [&Looks; 2], outstanding: u32, seconds: f64) -> Result<Told, String> {
+        let (gateway, volume, _) = self.tiers.place(at);
+        let Report::Curve(curve) = self.tiers.ask(Some(gateway), Command::Curve(volume, None))? else {
             return Err("a curve was asked for and not given".into());
         };
         Ok(Told {
@@ -210,14 +239,28 @@ impl Scene {
             outstanding,
             disk: looks.map(|look| look.server.clone()),
             tenant: TenantId(at as u32),
-            seconds: self.counted_ns as f64 / 1e9,
+            seconds,
         })
     }
 
-    /// The smallest partition of a tenant that is only there to keep the disk busy.
-    pub fn least() -> u64 {
-        2 * LEAST_BYTES
+    /// Gives a tenant other partitions and another share.
+    pub fn give(&mut self, tenant: usize, first: u64, second: u64, share: Share) -> Result<(), String> {
+        let (gateway, _, at_gateway) = self.tiers.place(tenant);
+        let tier1 = TenantSpec { cache: CacheSpec::Asked(first), is_remote: true, ..TenantSpec::default() };
+        let tier2 = TenantSpec { cache: CacheSpec::Asked(second), share: Some(share), ..TenantSpec::default() };
+        let at_server = Command::SetTenant(TenantId(tenant as u32), tier2);
+        for (site, command) in [(Some(gateway), Command::SetTenant(at_gateway, tier1)), (None, at_server)] {
+            match self.tiers.ask(site, command)? {
+                Report::Done => {}
+                other => return Err(format!("tenant {tenant} cannot have that: {other:?}")),
+            }
+        }
+        Ok(())
     }
+}
+
+fn failure(done: Done) -> String {
+    format!("{done:?} failed on a disk without faults")
 }
 
 /// The snapshots of all at one time.

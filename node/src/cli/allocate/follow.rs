@@ -1,15 +1,12 @@
 //! Keeps an allocation up to date.
 //!
-//! A plan is made at an interval, from what happened since the last one. The allocation is changed only if the
-//! predicted gain is above a threshold, and only if no curve has changed since the last plan: a curve that is still
-//! changing is that of no load. After a change, the next plan begins with new measurements. Each recent change
-//! doubles the threshold: where the model is wrong, it predicts gains that do not come. So a stable load moves nothing
-//! after the first changes.
+//! A plan is made at an interval, from what happened since the last one; the engine decides whether it is worth a
+//! change (`engine/src/allocate/follow.rs`). After a change, the next plan begins with new measurements.
 
-use std::collections::VecDeque;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use engine::allocate::{Follower, Verdict};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,11 +18,6 @@ use super::plan::{Memory, PlanView, Planned, plan};
 use super::print;
 use crate::cli::arguments::AllocateWhat;
 use crate::store::profile::date;
-
-/// Changes in so many plans count as recent.
-const RECENT_PLANS: usize = 10;
-/// The largest factor of the threshold.
-const FACTOR_MAX: f64 = 16.0;
 
 /// How the allocation is kept up to date.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +48,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let mut plans = 0;
-    let mut recent = VecDeque::from([false; RECENT_PLANS]);
+    let mut follower = Follower::new(how.threshold);
     while how.count.is_none_or(|count| plans < count) {
         tokio::select! {
             () = tokio::time::sleep(how.every) => {}
@@ -79,17 +71,12 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
         plans += 1;
         let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
             Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
-                Ok(planned) => {
-                    let changes = recent.iter().filter(|is_change| **is_change).count();
-                    let threshold = how.threshold * (changes as f64).exp2().min(FACTOR_MAX);
-                    act(planned, threshold, token.as_deref()).await
-                }
+                Ok(planned) => act(planned, &follower, token.as_deref()).await,
                 Err(failure) => Step::Failed(failure),
             },
             Err(failure) => Step::Failed(failure),
         };
-        recent.pop_front();
-        recent.push_back(matches!(step, Step::Changed(..)));
+        follower.note(matches!(step, Step::Changed(..)));
         if matches!(step, Step::Changed(..)) {
             // What happened until now is of the earlier allocation.
             before = servers.look().await.ok();
@@ -102,18 +89,19 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
 }
 
 /// Applies a plan if it is worth it.
-async fn act(planned: Planned, threshold: f64, token: Option<&str>) -> Step {
+async fn act(planned: Planned, follower: &Follower, token: Option<&str>) -> Step {
     let Planned { view, changes, is_stable, .. } = planned;
     let (gain, view) = (view.gain(), Box::new(view));
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
-    if changes.is_empty() {
-        return Step::Kept(view, "the allocation is as planned".into());
-    }
-    if !is_stable {
-        return Step::Kept(view, "a curve has changed since the last plan, or there was none".into());
-    }
-    if gain <= threshold {
-        let why = format!("a gain of {} is predicted, the threshold is {}", percent(gain), percent(threshold));
+    let why = match follower.judge(!changes.is_empty(), is_stable, gain) {
+        Verdict::Apply => None,
+        Verdict::AsPlanned => Some("the allocation is as planned".into()),
+        Verdict::Unstable => Some("a curve has changed since the last plan, or there was none".into()),
+        Verdict::Small(threshold) => {
+            Some(format!("a gain of {} is predicted, the threshold is {}", percent(gain), percent(threshold)))
+        }
+    };
+    if let Some(why) = why {
         return Step::Kept(view, why);
     }
     match apply(&changes, token).await {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::allocate::{
-    Allotment, Baseline, Effort, Evidence, Goal, Prediction, Refined, Refinement, Surface, Tiers, best,
+    Allotment, Baseline, Effort, Evidence, Goal, Prediction, Refined, Refinement, Surface, Tiers, Watched, best,
 };
 use serde::Serialize;
 
@@ -14,11 +14,7 @@ use super::goals::Goals;
 use super::problem::{Has, Posed, is_handed, memory, pose};
 use super::tenants::Subject;
 use crate::cli::arguments::{AllocateWhat, GoalName, Method};
-use crate::control::view::CurvePoint;
 use crate::quantity::duration;
-
-/// A curve has changed if the miss ratio of any size differs by more than this: as at the end of a trial.
-const CURVE_CHANGED: f64 = 0.05;
 
 /// The plan, in the form of `plan --json` (`docs/manual/allocate.md`).
 #[derive(Clone, Debug, Serialize)]
@@ -121,38 +117,8 @@ pub(super) struct Drawn {
 /// What is remembered from plan to plan.
 #[derive(Default)]
 pub(super) struct Memory {
-    known: BTreeMap<(String, String), Known>,
+    known: BTreeMap<(String, String), Watched>,
     grid: Option<engine::allocate::Grid>,
-}
-
-#[derive(Default)]
-struct Known {
-    curve: Vec<CurvePoint>,
-    generation: u64,
-    refinement: Refinement,
-}
-
-impl Memory {
-    /// Learns the curve and the measured latency of a tenant; whether its curve is that of the last plan.
-    fn learn(&mut self, key: (String, String), curve: &[CurvePoint], at: Allotment, latency: (f64, f64)) -> bool {
-        let known = self.known.entry(key).or_default();
-        let is_same = !known.curve.is_empty() && distance(&known.curve, curve) <= CURVE_CHANGED;
-        known.generation += u64::from(!is_same);
-        known.curve = curve.to_vec();
-        let (measured_ns, model_ns) = latency;
-        if measured_ns > 0.0 && model_ns > 0.0 {
-            known.refinement.add(known.generation, at, measured_ns, model_ns);
-            known.refinement.fit();
-        }
-        is_same
-    }
-}
-
-/// The largest difference of the miss ratios at sizes that both curves have.
-fn distance(one: &[CurvePoint], other: &[CurvePoint]) -> f64 {
-    let at = |bytes| other.iter().find(|point: &&CurvePoint| point.cache_bytes == bytes);
-    let differences = one.iter().filter_map(|point| Some((point.miss_ratio - at(point.cache_bytes)?.miss_ratio).abs()));
-    differences.fold(0.0, f64::max)
 }
 
 impl Method {
@@ -347,7 +313,7 @@ pub(super) fn plan(
 fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, bool) {
     if memory.grid.replace(posed.problem.grid) != Some(posed.problem.grid) {
         // Allotments are in steps of the grid.
-        memory.known.values_mut().for_each(|known| known.refinement = Refinement::new());
+        memory.known.values_mut().for_each(Watched::forget);
     }
     let mut is_stable = true;
     let mut refinements = Vec::new();
@@ -356,9 +322,9 @@ fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refine
         let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
         let measured_ns = observed.loads(front).0.latency().unwrap_or(0.0) * 1e9;
         let model_ns = posed.predicted(tenant, posed.now[tenant]).latency_ns;
-        let curve = observed.tenant(front).curve.as_ref().map_or(&[][..], |curve| &curve.points);
-        is_stable &= memory.learn(key.clone(), curve, at, (measured_ns, model_ns));
-        refinements.push(memory.known[&key].refinement.clone());
+        let known = memory.known.entry(key).or_default();
+        is_stable &= known.learn(&posed.evidence[tenant], at, measured_ns, model_ns);
+        refinements.push(known.refinement().clone());
     }
     (refinements, is_stable)
 }
