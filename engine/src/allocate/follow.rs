@@ -2,22 +2,32 @@
 //!
 //! A plan is made at an interval, from what happened since the last one. It is applied only if its predicted gain is
 //! above a threshold, and only if no curve has changed since the last plan: a curve that is still changing is that of
-//! no load. Each recent change doubles the threshold: where the model is wrong, it predicts gains that do not come. So
-//! a stable load moves nothing after the first changes.
+//! no load.
+//!
+//! **Moves cost.** Data that a change takes from a tenant's caches and that it will want again is read from the disk
+//! again. Without that, plans that are equally good by the model, such as two where two tenants have exchanged their
+//! places, would follow each other, each with minutes of cold caches. So the plan minimises latencies that include those
+//! reads ([`Moving`]), over the time in which it is to be worth it. Until they have been made, latencies are not
+//! those of the allotment: nothing is learnt from them, and no other plan is applied ([`Watched`]).
+//!
+//! **What was measured counts.** An allocation that was left is not returned to because the model likes it again, but
+//! only if it was better when it was measured, with the same curves ([`Follower`]).
 
 use std::collections::VecDeque;
 
+use super::Surface;
 use super::curve::MissRatios;
 use super::evidence::Evidence;
+use super::model::Model;
 use super::problem::Allotment;
 use super::refine::Refinement;
 
 /// A curve has changed if the miss ratio of any size differs by more than this: as at the end of a trial.
 const CURVE_CHANGED: f64 = 0.05;
-/// Changes in so many plans count as recent.
-const RECENT_PLANS: usize = 10;
-/// The largest factor of the threshold.
-const FACTOR_MAX: f64 = 16.0;
+/// The reads that a move costs are spread over so many intervals: in this time it has to be worth it.
+const REPAID_IN: f64 = 10.0;
+/// Allocations whose measured cost is remembered.
+const MEASURED_MAX: usize = 64;
 
 /// What is remembered of a tenant.
 #[derive(Clone, Debug, Default)]
@@ -26,12 +36,41 @@ pub struct Watched {
     curves: Option<[MissRatios; 2]>,
     generation: u64,
     refinement: Refinement,
+    /// Reads that are still to miss until its caches are full.
+    to_fill: f64,
+}
+
+/// Whether what was measured is to be relied on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Steady {
+    /// The curves are those of the last plan, and the caches were full.
+    #[default]
+    Yes,
+    /// The curves are, but caches were still being filled.
+    Filling,
+    /// A curve has changed since the last plan, or there was none.
+    Changed,
+}
+
+/// What happened to a tenant between two plans.
+#[derive(Clone, Copy, Debug)]
+pub struct Lived {
+    /// What it had.
+    pub at: Allotment,
+    /// Mean latency of its requests, nanoseconds; 0 without any.
+    pub measured_ns: f64,
+    /// What the model predicts for that allotment, nanoseconds.
+    pub model_ns: f64,
+    /// Blocks of reads that neither tier had.
+    pub missed_blocks: f64,
 }
 
 impl Watched {
-    /// Learns from the evidence of a plan and from a mean latency that was measured with this allotment, for which the
-    /// model predicts `model_ns`; 0 if there was none. Returns whether the curves are those of the last plan.
-    pub fn learn(&mut self, evidence: &Evidence, at: Allotment, measured_ns: f64, model_ns: f64) -> bool {
+    /// Learns from the evidence of a plan, and from what happened.
+    pub fn learn(&mut self, evidence: &Evidence, lived: Lived) -> Steady {
+        let Lived { at, measured_ns, model_ns, missed_blocks } = lived;
+        let was_full = self.to_fill <= 0.0;
+        self.to_fill = (self.to_fill - missed_blocks).max(0.0);
         let curves = [evidence.reads.clone(), evidence.writes.clone()];
         let same = |before: &[MissRatios; 2]| {
             before.iter().zip(&curves).all(|(before, now)| before.distance(now) <= CURVE_CHANGED)
@@ -39,11 +78,20 @@ impl Watched {
         let is_same = self.curves.as_ref().is_some_and(same);
         self.generation += u64::from(!is_same);
         self.curves = Some(curves);
-        if measured_ns > 0.0 && model_ns > 0.0 {
+        if was_full && measured_ns > 0.0 && model_ns > 0.0 {
             self.refinement.add(self.generation, at, measured_ns, model_ns);
             self.refinement.fit();
         }
-        is_same
+        match (is_same, was_full) {
+            (false, _) => Steady::Changed,
+            (true, false) => Steady::Filling,
+            (true, true) => Steady::Yes,
+        }
+    }
+
+    /// Its allotment has changed, after which so many reads miss until its caches are full.
+    pub fn moved(&mut self, refill_reads: f64) {
+        self.to_fill += refill_reads;
     }
 
     /// The corrections of the model by what was measured.
@@ -57,86 +105,221 @@ impl Watched {
     }
 }
 
+/// Latencies with what it costs to get there. A surface.
+pub struct Moving<'a, S> {
+    surface: S,
+    model: &'a Model,
+    present: &'a [Allotment],
+    /// By tenant: what one more read of the disk adds to the mean latency, nanoseconds.
+    read_ns: Vec<f64>,
+}
+
+impl<'a, S: Surface> Moving<'a, S> {
+    /// `surface` has the latencies of the long run, `every_ns` is the interval between plans.
+    pub fn new(surface: S, model: &'a Model, present: &'a [Allotment], every_ns: f64) -> Moving<'a, S> {
+        let references = every_ns / 1e9 * REPAID_IN;
+        let of = |(tenant, at): (usize, &Allotment)| {
+            let prediction = model.predict(tenant, *at);
+            let wanted = prediction.references_per_second * references;
+            if wanted > 0.0 { prediction.disk_ns / wanted } else { 0.0 }
+        };
+        let read_ns = present.iter().enumerate().map(of).collect();
+        Moving { surface, model, present, read_ns }
+    }
+}
+
+impl<S: Surface> Surface for Moving<'_, S> {
+    fn latency_ns(&self, tenant: usize, at: Allotment) -> f64 {
+        let from = self.present[tenant];
+        let moves_ns = match from == at {
+            true => 0.0,
+            false => self.model.refill_reads(tenant, from, at) * self.read_ns[tenant],
+        };
+        self.surface.latency_ns(tenant, at) + moves_ns
+    }
+}
+
 /// What is to be done with a plan.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Verdict {
     /// Nothing: the present allocation is the planned one.
     AsPlanned,
-    /// Nothing: a curve has changed since the last plan, or there was none.
-    Unstable,
-    /// Nothing: the gain is at most this threshold, a part of the present cost.
-    Small(f64),
+    /// Nothing: what was measured is not to be relied on.
+    Unsteady(Steady),
+    /// Nothing: the gain is not above the threshold.
+    Small,
+    /// Nothing: the planned allocation was measured, and its gain is this part of the present cost.
+    Measured(f64),
     /// Apply it.
     Apply,
+}
+
+/// A plan to be judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// What the tenants have.
+    pub present: &'a [Allotment],
+    /// What they would have.
+    pub planned: &'a [Allotment],
+    /// Of the tenant of which it is worst.
+    pub steady: Steady,
+    /// Cost of the measured latencies by the goal.
+    pub measured: f64,
+    /// The predicted gain, a part of the present cost.
+    pub gain: f64,
 }
 
 /// Decides which plans are applied.
 #[derive(Clone, Debug)]
 pub struct Follower {
     threshold: f64,
-    /// Whether the last plans were applied.
-    recent: VecDeque<bool>,
+    /// Allocations since the curves last changed, with sum and number of their measured costs; the latest last.
+    measured: VecDeque<(Vec<Allotment>, f64, u32)>,
 }
 
 impl Follower {
-    /// With the least gain of a plan that is applied when none was recently, a part of the present cost.
+    /// With the gain that a plan that is applied has to exceed, a part of the present cost.
     pub fn new(threshold: f64) -> Follower {
-        Follower { threshold, recent: VecDeque::from([false; RECENT_PLANS]) }
+        Follower { threshold, measured: VecDeque::new() }
     }
 
-    /// What is to be done with a plan that differs from the present allocation or not, and has this gain.
-    pub fn judge(&self, is_different: bool, is_stable: bool, gain: f64) -> Verdict {
-        let changes = self.recent.iter().filter(|was_applied| **was_applied).count();
-        let threshold = self.threshold * (changes as f64).exp2().min(FACTOR_MAX);
-        match () {
-            () if !is_different => Verdict::AsPlanned,
-            () if !is_stable => Verdict::Unstable,
-            () if gain <= threshold => Verdict::Small(threshold),
-            () => Verdict::Apply,
+    /// What is to be done with a plan. Call it once for each interval.
+    pub fn judge(&mut self, plan: Candidate<'_>) -> Verdict {
+        self.remember(plan);
+        let known = self.cost(plan.planned).zip(self.cost(plan.present));
+        let measured = known.map(|(planned, present)| (present - planned) / present.abs().max(f64::MIN_POSITIVE));
+        match measured {
+            _ if plan.planned == plan.present => Verdict::AsPlanned,
+            _ if plan.steady != Steady::Yes => Verdict::Unsteady(plan.steady),
+            _ if plan.gain <= self.threshold => Verdict::Small,
+            Some(gain) if gain <= self.threshold => Verdict::Measured(gain),
+            _ => Verdict::Apply,
         }
     }
 
-    /// Notes at the end of each interval whether a plan was applied.
-    pub fn note(&mut self, was_applied: bool) {
-        self.recent.pop_front();
-        self.recent.push_back(was_applied);
+    /// Forgets what was measured: allotments are in steps of another grid from now on.
+    pub fn forget(&mut self) {
+        self.measured.clear();
+    }
+
+    fn remember(&mut self, plan: Candidate<'_>) {
+        match plan.steady {
+            Steady::Changed => self.measured.clear(),
+            Steady::Filling => {}
+            Steady::Yes => {
+                let (allocation, sum, count) = match self.measured.iter().position(|of| of.0 == plan.present) {
+                    Some(at) => self.measured.remove(at).expect("it is there"),
+                    None => (plan.present.to_vec(), 0.0, 0),
+                };
+                self.measured.push_back((allocation, sum + plan.measured, count + 1));
+                if self.measured.len() > MEASURED_MAX {
+                    self.measured.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The mean cost of an allocation, if it was measured.
+    fn cost(&self, allocation: &[Allotment]) -> Option<f64> {
+        let found = self.measured.iter().find(|of| of.0 == allocation);
+        found.map(|(_, sum, count)| sum / f64::from(*count))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tiers;
     use super::super::tests::tiers::evidence;
+    use super::super::{Bounds, Disk, Grid, Problem, Tenant, Tiers};
     use super::*;
+    use crate::units::BLOCK;
+
+    const HERE: [Allotment; 1] = [Allotment { first: 1, second: 1, share: 1 }];
+    const THERE: [Allotment; 1] = [Allotment { first: 2, second: 1, share: 1 }];
+
+    fn candidate(gain: f64) -> Candidate<'static> {
+        Candidate { present: &HERE, planned: &THERE, steady: Steady::Yes, measured: 100.0, gain }
+    }
 
     #[test]
-    fn each_recent_change_doubles_the_threshold() {
+    fn a_plan_has_to_differ_to_be_relied_on_and_to_gain() {
         let mut follower = Follower::new(0.02);
-        assert_eq!(follower.judge(false, false, 1.0), Verdict::AsPlanned);
-        assert_eq!(follower.judge(true, false, 1.0), Verdict::Unstable);
-        assert_eq!(follower.judge(true, true, 0.02), Verdict::Small(0.02));
-        assert_eq!(follower.judge(true, true, 0.03), Verdict::Apply);
-        let thresholds = [0.04, 0.08, 0.16, 0.32, 0.32].map(|threshold| {
-            follower.note(true);
-            follower.judge(true, true, 0.0) == Verdict::Small(threshold)
-        });
-        assert_eq!(thresholds, [true; 5], "{follower:?}");
-        (0..RECENT_PLANS).for_each(|_| follower.note(false));
-        assert_eq!(follower.judge(true, true, 0.0), Verdict::Small(0.02));
+        assert_eq!(follower.judge(Candidate { planned: &HERE, ..candidate(1.0) }), Verdict::AsPlanned);
+        for steady in [Steady::Changed, Steady::Filling] {
+            assert_eq!(follower.judge(Candidate { steady, ..candidate(1.0) }), Verdict::Unsteady(steady));
+        }
+        assert_eq!(follower.judge(candidate(0.02)), Verdict::Small);
+        assert_eq!(follower.judge(candidate(0.03)), Verdict::Apply);
+    }
+
+    #[test]
+    fn what_was_worse_is_not_returned_to() {
+        let mut follower = Follower::new(0.02);
+        assert_eq!(follower.judge(candidate(0.1)), Verdict::Apply);
+        let back = Candidate { present: &THERE, planned: &HERE, measured: 90.0, ..candidate(0.1) };
+        let filling = Candidate { steady: Steady::Filling, measured: 500.0, ..back };
+        assert_eq!(follower.judge(filling), Verdict::Unsteady(Steady::Filling));
+        let Verdict::Measured(gain) = follower.judge(back) else { panic!("{follower:?}") };
+        assert!((gain + 0.111).abs() < 0.001, "{gain}");
+        assert_eq!(follower.judge(Candidate { measured: 150.0, ..back }), Verdict::Apply, "120 on average");
+        follower.judge(Candidate { steady: Steady::Changed, ..back });
+        assert_eq!(follower.judge(back), Verdict::Apply, "with other curves that is forgotten");
+    }
+
+    /// 100 blocks that are all read equally often: a cache of half of them is exchanged for another one.
+    #[test]
+    fn a_move_costs_the_reads_that_fill_caches_again() {
+        let ratios = MissRatios::new((0..=100).map(|blocks| (blocks * BLOCK, 1.0 - blocks as f64 / 100.0)));
+        let problem = Problem {
+            grid: Grid { cache_step_bytes: 10 * BLOCK, share_steps: 1 },
+            gateways: vec![10],
+            servers: vec![10],
+            disks: vec![Disk { server: 0, share: 1 }],
+            tenants: vec![Tenant {
+                gateway: Some(0),
+                disk: 0,
+                bounds: Bounds::at_least(Allotment { first: 0, second: 0, share: 1 }),
+            }],
+        };
+        let model = Model::new(&problem, vec![evidence(Tiers::Lru, ratios)]);
+        let at = |first, second| Allotment { first, second, share: 1 };
+        let reads = |from, to| model.refill_reads(0, from, to);
+        assert_eq!(reads(at(5, 0), at(5, 0)), 0.0);
+        assert_eq!(reads(at(5, 5), at(5, 0)), 0.0, "the first tier has it all");
+        assert_eq!(reads(at(8, 0), at(5, 0)), 0.0, "what is taken away need not be filled");
+        // Half of them, of which the more are there, the fewer reads miss that would not miss in the long run:
+        // the sum of (x - 0.5) / x, with x from 1 down to 0.5, is 100 (0.5 - 0.5 ln 2).
+        assert!((reads(at(5, 0), at(0, 5)) - 15.3).abs() < 0.1, "{}", reads(at(5, 0), at(0, 5)));
+        let present = [at(5, 0)];
+        let moving = Moving::new(|_: usize, _: Allotment| 7.0, &model, &present, 1e9);
+        let prediction = model.predict(0, present[0]);
+        let expected = 15.3 * prediction.disk_ns / (REPAID_IN * prediction.references_per_second);
+        assert_eq!(moving.latency_ns(0, present[0]), 7.0);
+        assert!((moving.latency_ns(0, at(0, 5)) - 7.0 - expected).abs() < 0.01 * expected);
     }
 
     #[test]
     fn what_was_measured_is_forgotten_with_the_curve() {
         let of = |ratio| evidence(Tiers::Lru, MissRatios::new([(4096, ratio)]));
-        let at = |second| Allotment { first: 1, second, share: 1 };
+        let lived = |second, measured_ns| {
+            let at = Allotment { first: 1, second, share: 1 };
+            Lived { at, measured_ns, model_ns: 1.0, missed_blocks: 60.0 }
+        };
         let mut watched = Watched::default();
-        assert!(!watched.learn(&of(0.5), at(1), 2.0, 1.0), "there was no plan before");
-        assert!(watched.learn(&of(0.54), at(2), 2.0, 1.0));
+        assert_eq!(watched.learn(&of(0.5), lived(1, 2.0)), Steady::Changed, "there was no plan before");
+        assert_eq!(watched.learn(&of(0.54), lived(2, 2.0)), Steady::Yes);
         assert_eq!(watched.refinement().samples(), 2);
-        assert!(watched.learn(&of(0.54), at(3), 0.0, 1.0), "nothing was measured");
+        assert_eq!(watched.learn(&of(0.54), lived(3, 0.0)), Steady::Yes, "nothing was measured");
         assert_eq!(watched.refinement().samples(), 2);
-        assert!(!watched.learn(&of(0.6), at(2), 2.0, 1.0));
+        assert_eq!(watched.learn(&of(0.6), lived(2, 2.0)), Steady::Changed);
         assert_eq!(watched.refinement().samples(), 1);
+        watched.moved(100.0);
+        let learnt =
+            [2, 3, 4].map(|second| (watched.learn(&of(0.6), lived(second, 2.0)), watched.refinement().samples()));
+        assert_eq!(
+            learnt,
+            [(Steady::Filling, 1), (Steady::Filling, 1), (Steady::Yes, 2)],
+            "100 reads are to miss, 60 do between two plans"
+        );
         watched.forget();
         assert_eq!(watched.refinement().samples(), 0);
     }

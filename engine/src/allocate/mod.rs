@@ -6,7 +6,7 @@
 //!   measured latencies ─► Refinement ────────┘                        ▼
 //!   memory, shares, bounds ─► Problem, Goal ──────────► search: climb, exact ─► Vec<Allotment>
 //!                                                       baseline: mrc, disk-only, …
-//!   plan after plan ─► Watched, Follower ─► which of them are applied
+//!   plan after plan ─► Watched, Moving, Follower ─► which of them are applied
 //! ```
 //!
 //! A tenant reads through up to two tiers of cache: a partition of a gateway (`c`), and a partition of the server that
@@ -40,7 +40,7 @@ pub use baseline::{Baseline, Levels};
 pub use curve::MissRatios;
 pub use evidence::{Depth, DiskTime, Evidence, Interruption, Round, Tiers};
 pub use exact::{TooLarge, exact};
-pub use follow::{Follower, Verdict, Watched};
+pub use follow::{Candidate, Follower, Lived, Moving, Steady, Verdict, Watched};
 pub use goal::{Goal, Utility};
 pub use model::{Model, Prediction};
 pub use problem::{Allotment, Bounds, Disk, Grid, Problem, Tenant, Unfit};

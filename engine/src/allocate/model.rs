@@ -14,6 +14,7 @@ use super::closed::{Loop, Response};
 use super::curve::MissRatios;
 use super::evidence::{DiskTime, Evidence, Tiers};
 use super::problem::{Allotment, Grid, Problem};
+use crate::units::BLOCK;
 
 /// Reads of the disk per reference, at least: a tenant whose reads all hit still has a time at the disk, which then
 /// counts for nothing. If its write-back needs more than its share, that time is what its clients are held up for.
@@ -21,6 +22,9 @@ const VISITS_MIN: f64 = 1e-9;
 
 /// Disk times are scaled by at most 2 to this power, up or down.
 const SCALE_OCTAVES: f64 = 10.0;
+
+/// Steps of the integral over what has to be filled.
+const REFILL_STEPS: u32 = 8;
 
 /// What the model predicts.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -71,6 +75,26 @@ impl Evidence {
         evidence.disk.reads.iter_mut().for_each(|depth| depth.service_ns *= factor);
         evidence.disk.write_ns *= factor;
         evidence
+    }
+
+    /// Reads that miss because caches of `first` and `second` bytes (`to`) still have to be filled, when those of
+    /// `from` become these: what both have of the data stays. While f bytes of the e that the new caches have together
+    /// are filled, M(f) of all reads miss, and M(e) in the long run:
+    /// `(M(f) - M(e)) / M(f) df / block`, from what stays to e.
+    fn refill_reads(&self, from: (u64, u64), to: (u64, u64)) -> f64 {
+        let together = |first: u64, second: u64| match self.tiers {
+            Tiers::Lru => first.max(second),
+            Tiers::Demote => first + second,
+        };
+        let stays = together(from.0.min(to.0), from.1.min(to.1)) as f64;
+        let full = together(to.0, to.1) as f64;
+        let least = self.reads.at(full);
+        let step = (full - stays) / f64::from(REFILL_STEPS);
+        let part = |at: u32| {
+            let misses = self.reads.at(stays + (f64::from(at) + 0.5) * step);
+            if misses > least { (misses - least) / misses } else { 0.0 }
+        };
+        (0..REFILL_STEPS).map(part).sum::<f64>() * step.max(0.0) / BLOCK as f64
     }
 
     /// Miss ratios of a curve in the first tier, and in both.
@@ -156,6 +180,12 @@ impl Model {
         let Known { evidence, service_ns } = &self.tenants[tenant];
         let share = f64::from(at.share) / f64::from(self.grid.share_steps);
         evidence.with(service_ns, self.grid.bytes(at.first), self.grid.bytes(at.second), share)
+    }
+
+    /// Reads that miss because the caches of a tenant still have to be filled, when `from` becomes `to`.
+    pub fn refill_reads(&self, tenant: usize, from: Allotment, to: Allotment) -> f64 {
+        let bytes = |at: Allotment| (self.grid.bytes(at.first), self.grid.bytes(at.second));
+        self.evidence(tenant).refill_reads(bytes(from), bytes(to))
     }
 
     fn evidence(&self, tenant: usize) -> &Evidence {

@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use engine::allocate::{Follower, Verdict};
+use engine::allocate::{Candidate, Follower, Steady, Verdict};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,7 +14,7 @@ use super::Failure;
 use super::apply::{TenantChange, apply};
 use super::gather::{Servers, token};
 use super::goals::Goals;
-use super::plan::{Memory, PlanView, Planned, plan};
+use super::plan::{Judged, Memory, PlanView, Planned, plan};
 use super::print;
 use crate::cli::arguments::AllocateWhat;
 use crate::store::profile::date;
@@ -43,7 +43,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let token = token(what)?;
     let mut before = Some(servers.look().await?);
     servers.check(before.as_deref().unwrap_or_default())?;
-    let mut memory = Memory::default();
+    let mut memory = Memory { every: Some(how.every), ..Memory::default() };
     let broken = |error: std::io::Error| Failure::refused(error.to_string(), None);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
@@ -71,12 +71,11 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
         plans += 1;
         let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
             Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
-                Ok(planned) => act(planned, &follower, token.as_deref()).await,
+                Ok(planned) => act(planned, (&mut follower, how.threshold), &mut memory, token.as_deref()).await,
                 Err(failure) => Step::Failed(failure),
             },
             Err(failure) => Step::Failed(failure),
         };
-        follower.note(matches!(step, Step::Changed(..)));
         if matches!(step, Step::Changed(..)) {
             // What happened until now is of the earlier allocation.
             before = servers.look().await.ok();
@@ -89,23 +88,38 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
 }
 
 /// Applies a plan if it is worth it.
-async fn act(planned: Planned, follower: &Follower, token: Option<&str>) -> Step {
-    let Planned { view, changes, is_stable, .. } = planned;
-    let (gain, view) = (view.gain(), Box::new(view));
+async fn act(
+    planned: Planned,
+    (follower, threshold): (&mut Follower, f64),
+    memory: &mut Memory,
+    token: Option<&str>,
+) -> Step {
+    let Planned { view, changes, judged, .. } = planned;
+    let view = Box::new(view);
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
-    let why = match follower.judge(!changes.is_empty(), is_stable, gain) {
+    let Judged { present, planned, steady, measured, gain, .. } = &judged;
+    let candidate = Candidate { present, planned, steady: *steady, measured: *measured, gain: *gain };
+    let why = match follower.judge(candidate) {
+        Verdict::Apply if changes.is_empty() => Some("the allocation is as planned".into()),
         Verdict::Apply => None,
         Verdict::AsPlanned => Some("the allocation is as planned".into()),
-        Verdict::Unstable => Some("a curve has changed since the last plan, or there was none".into()),
-        Verdict::Small(threshold) => {
-            Some(format!("a gain of {} is predicted, the threshold is {}", percent(gain), percent(threshold)))
+        Verdict::Unsteady(Steady::Filling) => Some("caches are still being filled after the last change".into()),
+        Verdict::Unsteady(_) => Some("a curve has changed since the last plan, or there was none".into()),
+        Verdict::Small => {
+            Some(format!("a gain of {} is predicted, the threshold is {}", percent(*gain), percent(threshold)))
+        }
+        Verdict::Measured(gain) => {
+            Some(format!("the planned allocation was measured, with a gain of {}", percent(gain)))
         }
     };
     if let Some(why) = why {
         return Step::Kept(view, why);
     }
     match apply(&changes, token).await {
-        Ok(changed) => Step::Changed(view, changed),
+        Ok(changed) => {
+            memory.applied(&judged);
+            Step::Changed(view, changed)
+        }
         Err(failure) => Step::Failed(failure),
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use engine::allocate::{
-    Allotment, Baseline, Effort, Evidence, Goal, Prediction, Refined, Refinement, Surface, Tiers, Watched, best,
+    Allotment, Baseline, Effort, Evidence, Goal, Lived, Moving, Prediction, Refined, Refinement, Steady, Surface,
+    Tiers, Watched, best,
 };
+use engine::units::BLOCK;
 use serde::Serialize;
 
 use super::Failure;
@@ -98,8 +100,19 @@ pub(super) struct Planned {
     /// The requests that make it so.
     pub(super) changes: Vec<Change>,
     pub(super) surfaces: Vec<Drawn>,
-    /// Whether no curve has changed since the plan before.
-    pub(super) is_stable: bool,
+    /// For `run`: what is to be judged, and what is remembered of a plan that is applied.
+    pub(super) judged: Judged,
+}
+
+/// A plan as [`engine::allocate::Candidate`] has it.
+pub(super) struct Judged {
+    pub(super) present: Vec<Allotment>,
+    pub(super) planned: Vec<Allotment>,
+    pub(super) steady: Steady,
+    pub(super) measured: f64,
+    pub(super) gain: f64,
+    /// By tenant: its key in [`Memory`], and the reads that miss until its caches are full.
+    refills: Vec<((String, String), f64)>,
 }
 
 /// A tenant's latency as a function of what it has.
@@ -119,6 +132,19 @@ pub(super) struct Drawn {
 pub(super) struct Memory {
     known: BTreeMap<(String, String), Watched>,
     grid: Option<engine::allocate::Grid>,
+    /// The interval between plans, if moves are to be repaid (`run`).
+    pub(super) every: Option<std::time::Duration>,
+}
+
+impl Memory {
+    /// A plan was applied: caches have to be filled.
+    pub(super) fn applied(&mut self, judged: &Judged) {
+        for (key, reads) in &judged.refills {
+            if let Some(known) = self.known.get_mut(key) {
+                known.moved(*reads);
+            }
+        }
+    }
 }
 
 impl Method {
@@ -152,6 +178,7 @@ struct Solving<'a> {
     goal: Goal,
     refinements: Vec<Refinement>,
     seed: u64,
+    every: Option<std::time::Duration>,
 }
 
 impl Solving<'_> {
@@ -172,7 +199,13 @@ impl Solving<'_> {
             None => {
                 let present = self.posed.present();
                 let from = problem.permits(&present).is_ok().then_some(&present[..]);
-                Ok(best(problem, &self.goal, &surface, from, effort, self.seed))
+                Ok(match self.every {
+                    Some(every) => {
+                        let moving = Moving::new(surface, model, &present, every.as_nanos() as f64);
+                        best(problem, &self.goal, &moving, from, effort, self.seed)
+                    }
+                    None => best(problem, &self.goal, &surface, from, effort, self.seed),
+                })
             }
             Some(baseline) => baseline.allocate(problem, &self.goal, &surface, model, effort, self.seed),
         };
@@ -196,6 +229,33 @@ impl Solving<'_> {
             cache_bytes: memory(self.observed.disk(server), has.second),
             share: has.share,
             latency_seconds: latency_ns / 1e9,
+        }
+    }
+
+    /// What decides whether a plan is applied: its gain is net of moves.
+    fn judged(&self, planned: Vec<Allotment>, steady: Steady, keys: Vec<(String, String)>) -> Judged {
+        let Posed { model, subjects, .. } = self.posed;
+        let (present, surface) = (self.posed.present(), self.surface());
+        let total = |surface: &dyn Fn(usize, Allotment) -> f64, of: &[Allotment]| {
+            let latencies: Vec<f64> = of.iter().enumerate().map(|(tenant, at)| surface(tenant, *at)).collect();
+            cost(&self.goal, &latencies)
+        };
+        let every_ns = self.every.map_or(f64::INFINITY, |every| every.as_nanos() as f64);
+        let moving = Moving::new(&surface, model, &present, every_ns);
+        let now = total(&|tenant, at| surface.latency_ns(tenant, at), &present);
+        let then = total(&|tenant, at| moving.latency_ns(tenant, at), &planned);
+        let measured = subjects.iter().map(|of| {
+            let load = self.observed.loads(of.gateway.unwrap_or(of.server)).0;
+            load.latency().unwrap_or(0.0) * 1e9
+        });
+        let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], planned[tenant]));
+        Judged {
+            steady,
+            measured: cost(&self.goal, &measured.collect::<Vec<f64>>()),
+            gain: if now == then { 0.0 } else { (now - then) / now.abs().max(f64::MIN_POSITIVE) },
+            refills: keys.into_iter().enumerate().map(refill).collect(),
+            present: present.clone(),
+            planned,
         }
     }
 
@@ -248,8 +308,8 @@ pub(super) fn plan(
     let posed = pose(observed)?;
     let names: Vec<String> = posed.subjects.iter().map(|subject| name(observed, *subject)).collect();
     let goal = goals.of(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let (refinements, is_stable) = learn(observed, &posed, memory);
-    let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed };
+    let (refinements, steady, keys) = learn(observed, &posed, memory);
+    let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed, every: memory.every };
     let at = solving.solve(what.method.baseline())?;
     let (present, all) = (posed.present(), posed.has(observed, &at));
     let now_ns = solving.latencies_ns(&posed.now, &present);
@@ -306,27 +366,32 @@ pub(super) fn plan(
         planned: all[tenant],
     };
     let surfaces = (0..names.len()).map(drawn).collect();
-    Ok(Planned { changes: super::apply::changes(observed, &posed.subjects, &all), view, surfaces, is_stable })
+    let judged = solving.judged(at, steady, keys);
+    Ok(Planned { changes: super::apply::changes(observed, &posed.subjects, &all), view, surfaces, judged })
 }
 
-/// Corrections of the model by what was measured, and whether all curves are those of the last plan.
-fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, bool) {
+/// Corrections of the model by what was measured, whether all of it is to be relied on, and the keys of the tenants.
+fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, Steady, Vec<(String, String)>) {
     if memory.grid.replace(posed.problem.grid) != Some(posed.problem.grid) {
         // Allotments are in steps of the grid.
         memory.known.values_mut().for_each(Watched::forget);
     }
-    let mut is_stable = true;
-    let mut refinements = Vec::new();
+    let (mut refinements, mut steady, mut keys) = (Vec::new(), Steady::Yes, Vec::new());
     for (tenant, (subject, at)) in posed.subjects.iter().zip(posed.present()).enumerate() {
         let front = subject.gateway.unwrap_or(subject.server);
         let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
         let measured_ns = observed.loads(front).0.latency().unwrap_or(0.0) * 1e9;
         let model_ns = posed.predicted(tenant, posed.now[tenant]).latency_ns;
-        let known = memory.known.entry(key).or_default();
-        is_stable &= known.learn(&posed.evidence[tenant], at, measured_ns, model_ns);
+        let did = observed.loads(subject.server).0.did;
+        let missed = did.reads.saturating_sub(did.hits) as f64 / did.reads.max(1) as f64;
+        let missed_blocks = did.read_bytes as f64 / BLOCK as f64 * missed;
+        let known = memory.known.entry(key.clone()).or_default();
+        let lived = Lived { at, measured_ns, model_ns, missed_blocks };
+        steady = steady.max(known.learn(&posed.evidence[tenant], lived));
         refinements.push(known.refinement().clone());
+        keys.push(key);
     }
-    (refinements, is_stable)
+    (refinements, steady, keys)
 }
 
 fn tiers(evidence: &Evidence) -> &'static str {
