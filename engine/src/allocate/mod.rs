@@ -36,7 +36,7 @@ mod tests;
 
 pub use baseline::{Baseline, Levels};
 pub use curve::MissRatios;
-pub use evidence::{Depth, DiskTime, Evidence, Interruption, Round, Tiers};
+pub use evidence::{Depth, DiskTime, Evidence, Interruption, Loss, Observed, Reads, Round, Tiers};
 pub use exact::{TooLarge, exact};
 pub use goal::{Goal, Utility};
 pub use model::{Model, Prediction};
