@@ -68,11 +68,11 @@ const STEPS_MAX: usize = 24;
 /// Think times below this change nothing beside a disk's, and above it the chain needs no limit.
 const THINK_NS_MIN: f64 = 1000.0;
 /// Phases of other tenants' slices: more are more regular.
-const PHASES: usize = 6;
+const PHASES: usize = 4;
 /// Length of the chain's slices, of the true ones: the mean residual of the others' is then that of a fixed length.
 const LENGTH: f64 = PHASES as f64 / (PHASES as f64 + 1.0);
-/// The part of a slice that is lost at most.
-const LOSS_MAX: f64 = 0.9;
+/// The part of a slice that is lost at most: a slice serves a request in any case.
+const LOSS_MAX: f64 = 0.5;
 /// A disk that is given up at once is so after this part of a service.
 const GIVES_UP: f64 = 100.0;
 /// The chain counts weights from a state without requests in an own slice, so there must be one.
@@ -103,9 +103,9 @@ impl Loop<'_> {
             if above <= ACCURACY * low || high - low <= ACCURACY * high {
                 break;
             }
-            // Regula falsi; the middle where that would hardly move an end.
+            // Regula falsi; a little farther where that would hardly move an end.
             let secant = low + (high - low) * above / (above - below);
-            let margin = (high - low) / 16.0;
+            let margin = (ACCURACY * low / 2.0).min((high - low) / 16.0);
             let rate = if secant.is_finite() { secant.clamp(low + margin, high - margin) } else { (low + high) / 2.0 };
             response = self.at(rate);
             let excess = response.rate - rate;

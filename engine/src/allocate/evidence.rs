@@ -146,8 +146,8 @@ impl Round {
 pub struct Loss {
     /// At the beginning: the context switch.
     pub switch_ns: f64,
-    /// At the end, if no request is in the device then: a read that arrives later than that would not complete within
-    /// the slice, and waits for the next one.
+    /// At the end, if no request is in the device then: a read that arrives in this time would not complete within the
+    /// slice, and waits for the next one.
     pub closing_ns: f64,
 }
 

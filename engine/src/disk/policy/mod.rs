@@ -149,7 +149,7 @@ pub struct TenantPlan {
     pub slices: u64,
     /// What the context switches at their beginnings have cost.
     pub switches_ns: Nanos,
-    /// The time at the end of its slices in which no further read of a block is issued, as it would not complete.
+    /// Recent mean of the time at the end of its slices in which no request was issued, as it would not have completed.
     pub closing_ns: Nanos,
     /// Disk time by which it exceeded its slices, to be subtracted from the next ones.
     pub debt_ns: Nanos,

@@ -65,8 +65,8 @@ pub struct TenantEvidence {
     pub cache: Resource<u64>,
     /// The least share that its minimum bandwidth leaves to be planned, 0 to 1; 0 without a guarantee.
     pub share_least: f64,
-    /// The time at the end of its slices in which no further read is issued, because it would not complete, seconds;
-    /// absent without slices.
+    /// The time at the end of its slices in which no request was issued, because it would not have completed, seconds,
+    /// recent mean; absent without slices.
     #[serde(default)]
     pub closing_seconds: Option<f64>,
     /// What it loses of a slice, seconds, recent mean; absent without slices.

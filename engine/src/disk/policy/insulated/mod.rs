@@ -28,12 +28,12 @@ mod tests;
 use super::{Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, Turn};
 use crate::cluster::tour;
 use crate::disk::Op;
-use crate::disk::queue::{Entry, cost_ns};
+use crate::disk::queue::Entry;
 use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
-use crate::units::{BLOCK, Nanos, PIECE, Share};
+use crate::units::{Nanos, PIECE, Share};
 use guarantee::{Class, Guarantee, Rounds};
 use interrupt::Interrupts;
 use plan::Needs;
@@ -544,7 +544,7 @@ impl Policy for Insulated {
             rounds_ns: self.past.planned_ns,
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
-            closing_ns: meter.drain_ns(cost_ns(Op::Read, BLOCK, false)),
+            closing_ns: meter.closing_ns(),
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
