@@ -62,7 +62,7 @@ pub(super) struct Response {
 }
 
 /// Relative accuracy of the throughput, well below that of any input.
-const ACCURACY: f64 = 1e-3;
+const ACCURACY: f64 = 5e-3;
 /// Steps to that accuracy: each halves the interval at least.
 const STEPS_MAX: usize = 24;
 /// Think times below this change nothing beside a disk's, and above it the chain needs no limit.
@@ -99,11 +99,14 @@ impl Loop<'_> {
         let mut below = low - high;
         response = self.at(low);
         let mut above = response.rate - low;
+        if above <= ACCURACY * low {
+            return response;
+        }
         for _ in 0..STEPS_MAX {
-            if above <= ACCURACY * low || high - low <= ACCURACY * high {
+            if high - low <= ACCURACY * high {
                 break;
             }
-            // Regula falsi; a little farther where that would hardly move an end.
+            // Regula falsi, in the Illinois variant: an end that stays counts half as much each time.
             let secant = low + (high - low) * above / (above - below);
             let margin = (ACCURACY * low / 2.0).min((high - low) / 16.0);
             let rate = if secant.is_finite() { secant.clamp(low + margin, high - margin) } else { (low + high) / 2.0 };
@@ -113,9 +116,9 @@ impl Loop<'_> {
                 break;
             }
             if excess > 0.0 {
-                (low, above) = (rate, excess);
+                (low, above, below) = (rate, excess, below / 2.0);
             } else {
-                (high, below) = (rate, excess);
+                (high, below, above) = (rate, excess, above / 2.0);
             }
         }
         response
