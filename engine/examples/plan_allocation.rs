@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use engine::allocate::{
-    Allotment, Bounds, Disk, DiskTime, Effort, Evidence, Goal, Grid, Interruption, MissRatios, Model, Problem,
+    Allotment, Bounds, Disk, DiskTime, Effort, Evidence, Goal, Grid, Interruption, Loss, MissRatios, Model, Problem,
     Refinement, Round, Tenant, Tiers, climb, exact,
 };
 
@@ -32,8 +32,9 @@ fn evidence(tiers: Tiers, knee_mib: u64, floor: f64, read_fraction: f64, think_m
         outstanding: 10,
         think_ns: think_ms * 1e6,
         round: Some(Round {
-            round_ns: 2e8,
-            efficiency: 0.92,
+            others_ns: 1.5e8,
+            round_ns_max: 2e9,
+            loss: Loss { switch_ns: 5e6, closing_ns: 5e6 },
             interruption: Some(Interruption { delay_ns: 1e7, cost_ns: 2e7 }),
         }),
     }

@@ -52,6 +52,19 @@ pub struct Fills {
     pub slice_ns: u64,
     /// Nanoseconds that they were in the device.
     pub device_ns: u64,
+    /// Those of them that were in the device together with writes of the same tenant.
+    pub beside_writes: BesideWrites,
+}
+
+/// Device reads that were in the device together with writes of the same tenant: a batch of write-back delays them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BesideWrites {
+    /// Completed device reads.
+    pub requests: u64,
+    /// Nanoseconds that they were in the device.
+    pub device_ns: u64,
+    /// Disk time of them, as in `Spent`.
+    pub service_ns: u64,
 }
 
 /// Reads whose blocks were all in the cache.

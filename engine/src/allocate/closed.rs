@@ -11,13 +11,17 @@
 //! E[n]) / Z`, and the mean response `E[n] / X` (the interactive response time law). There is no parameter to fit.
 //! Saturated, the response is that of the paper, `N service / share - Z`.
 //!
-//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. V has a fixed
+//! **Slices.** In a round of length T the tenant has `share T` and others have `V = (1 - share) T`. Of its slice the
+//! tenant loses the context switch, and the end if its queue is empty then; V is that much longer. V has a fixed
 //! length, and that of the chain has not (Erlang's distribution with [`PHASES`] phases), so the chain uses [`LENGTH`]
 //! of both. Then its waits are right at both ends: a client that seldom asks waits for `(1 - share) V / 2`, the mean
 //! residual of the others' slices, and one that thinks for Z inside its slice waits for `(service + Z) V / share T` per
 //! request, as what it does in its slice takes the whole round. In between, clients that come in another tenant's slice
 //! accumulate, and all wait for its end. A slice ends with a completion, as a request that overruns it is a debt of the
 //! next one; so slices of the chain are at least as long as a request.
+//!
+//! **Write-back** takes disk time, and comes in batches: a read that meets one is delayed, beyond what write-back at an
+//! even rate would take of the disk. The delay counts as think time in the chain.
 //!
 //! **Interruptions.** A tenant whose queue is empty keeps the disk for as long as having it back would cost, and then
 //! gives it up: `max(cost, (delay + cost) share / (1 - share))`. If its pause Z / N is longer, each request that finds
@@ -36,6 +40,8 @@ pub(super) struct Loop<'a> {
     pub(super) think_ns: f64,
     /// Disk time of write-back for each read that the disk sees.
     pub(super) write_back_ns: f64,
+    /// By how much write-back delays a read, if it takes all disk time of the tenant.
+    pub(super) delay_ns: f64,
     /// Fraction of the disk, more than 0.
     pub(super) share: f64,
     /// Disk time of a read with 1, 2, … in the disk: one entry for each client.
@@ -56,15 +62,17 @@ pub(super) struct Response {
 }
 
 /// Relative accuracy of the throughput, well below that of any input.
-const ACCURACY: f64 = 1e-3;
+const ACCURACY: f64 = 5e-3;
 /// Steps to that accuracy: each halves the interval at least.
 const STEPS_MAX: usize = 24;
 /// Think times below this change nothing beside a disk's, and above it the chain needs no limit.
 const THINK_NS_MIN: f64 = 1000.0;
 /// Phases of other tenants' slices: more are more regular.
-const PHASES: usize = 3;
+const PHASES: usize = 4;
 /// Length of the chain's slices, of the true ones: the mean residual of the others' is then that of a fixed length.
 const LENGTH: f64 = PHASES as f64 / (PHASES as f64 + 1.0);
+/// The part of a slice that is lost at most: a slice serves a request in any case.
+const LOSS_MAX: f64 = 0.5;
 /// A disk that is given up at once is so after this part of a service.
 const GIVES_UP: f64 = 100.0;
 /// The chain counts weights from a state without requests in an own slice, so there must be one.
@@ -81,7 +89,7 @@ impl Loop<'_> {
     pub(super) fn solve(&self) -> Response {
         let best_ns = self.service_ns.iter().copied().fold(f64::INFINITY, f64::min);
         let clients = self.service_ns.len() as f64;
-        let mut high = (clients / (self.think_ns + best_ns)).min(self.time() / (best_ns + self.write_back_ns));
+        let mut high = (clients / (self.think_ns + best_ns)).min(self.share / (best_ns + self.write_back_ns));
         let mut response = self.at(high);
         let mut low = response.rate;
         if high - low <= ACCURACY * high || self.is_constant() {
@@ -91,13 +99,16 @@ impl Loop<'_> {
         let mut below = low - high;
         response = self.at(low);
         let mut above = response.rate - low;
+        if above <= ACCURACY * low {
+            return response;
+        }
         for _ in 0..STEPS_MAX {
-            if above <= ACCURACY * low || high - low <= ACCURACY * high {
+            if high - low <= ACCURACY * high {
                 break;
             }
-            // Regula falsi; the middle where that would hardly move an end.
+            // Regula falsi, in the Illinois variant: an end that stays counts half as much each time.
             let secant = low + (high - low) * above / (above - below);
-            let margin = (high - low) / 16.0;
+            let margin = (ACCURACY * low / 2.0).min((high - low) / 16.0);
             let rate = if secant.is_finite() { secant.clamp(low + margin, high - margin) } else { (low + high) / 2.0 };
             response = self.at(rate);
             let excess = response.rate - rate;
@@ -105,9 +116,9 @@ impl Loop<'_> {
                 break;
             }
             if excess > 0.0 {
-                (low, above) = (rate, excess);
+                (low, above, below) = (rate, excess, below / 2.0);
             } else {
-                (high, below) = (rate, excess);
+                (high, below, above) = (rate, excess, above / 2.0);
             }
         }
         response
@@ -115,31 +126,39 @@ impl Loop<'_> {
 
     /// Whether nothing depends on the throughput.
     fn is_constant(&self) -> bool {
-        let interruption = self.slices().and_then(|round| round.interruption);
-        self.write_back_ns == 0.0 && !interruption.is_some_and(|interruption| self.gives_up(&interruption))
+        let depends = |round: Round| {
+            let gives_up = round.interruption.is_some_and(|interruption| self.gives_up(&interruption));
+            gives_up || round.loss.closing_ns > 0.0
+        };
+        self.write_back_ns == 0.0 && !self.slices().is_some_and(depends)
     }
 
-    /// The fraction of the disk's time that is useful to the tenant.
-    fn time(&self) -> f64 {
-        self.share * self.slices().map_or(1.0, |round| round.efficiency)
-    }
-
-    /// The round, if the tenant shares the disk in slices and their efficiency is known.
+    /// The round, if the tenant shares the disk in slices and their length is known.
     fn slices(&self) -> Option<Round> {
-        self.round.filter(|round| self.share < 1.0 && round.round_ns > 0.0 && round.efficiency > 0.0)
+        self.round.filter(|round| self.share < 1.0 && round.others_ns > 0.0)
     }
 
     /// The steady state if write-back and interruptions take what they need at this rate of reads.
     fn at(&self, rate: f64) -> Response {
-        let time = self.time() - rate * self.write_back_ns;
-        let think_ns = self.think_ns.max(THINK_NS_MIN);
+        let delay_ns = self.delay_ns * (rate * self.write_back_ns / self.share).min(1.0);
+        let response = self.beside_writes(rate, (self.think_ns + delay_ns).max(THINK_NS_MIN));
+        Response { response_ns: response.response_ns + delay_ns, ..response }
+    }
+
+    /// The same without the delay by batches of write-back, in which a client thinks as far as others are concerned.
+    fn beside_writes(&self, rate: f64, think_ns: f64) -> Response {
+        let time = self.share - rate * self.write_back_ns;
         let Some(round) = self.slices() else {
             return chain(think_ns, time, Slices::NONE, self.service_ns);
         };
         let speed = time / self.share;
         let longest_ns = self.service_ns.iter().copied().fold(0.0, f64::max) / speed;
-        let own_ns = (self.share * round.round_ns * LENGTH).max(longest_ns);
-        let others_ns = own_ns * (1.0 - self.share) / self.share;
+        let idle = (1.0 - rate * self.service_ns[0] / time).max(0.0);
+        let round_ns = round.round_ns(self.share);
+        let slice_ns = self.share * round_ns;
+        let loss_ns = (round.loss.switch_ns + round.loss.closing_ns * idle).min(LOSS_MAX * slice_ns);
+        let own_ns = ((slice_ns - loss_ns) * LENGTH).max(longest_ns);
+        let others_ns = own_ns * (round_ns - slice_ns + loss_ns) / (slice_ns - loss_ns);
         let slices = match round.interruption.filter(|interruption| self.gives_up(interruption)) {
             None => Slices { begin: 1.0 / others_ns, begin_idle: 1.0 / others_ns, end: 1.0 / own_ns, give_up: 0.0 },
             Some(Interruption { delay_ns, cost_ns }) => {

@@ -42,6 +42,65 @@ pub struct DiskTime {
     pub reads: Vec<Depth>,
     /// Disk time of the write-back of a block.
     pub write_ns: f64,
+    /// How much longer a read is in the device because of a batch of write-back there, if all of the tenant's disk time
+    /// were write-back. With a part of it, that part of the reads is delayed.
+    pub delay_ns: f64,
+}
+
+/// What was measured of the device requests of a tenant: sums over a time.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Observed {
+    /// Reads that clients waited for.
+    pub reads: Reads,
+    /// Those of them that were in the device together with writes of the tenant.
+    pub beside_writes: Reads,
+    /// Disk time of its writes.
+    pub writes_ns: f64,
+    /// Disk time that it had: its slices.
+    pub owned_ns: f64,
+}
+
+/// Sums over reads of the device.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Reads {
+    /// How many.
+    pub count: f64,
+    /// How long they were in the device.
+    pub device_ns: f64,
+    /// Their disk time: of each, the time since the previous completion, or since its submission if that was later.
+    pub service_ns: f64,
+}
+
+impl Observed {
+    /// The reads that no write delayed; all reads, if each was in the device with a write.
+    fn alone(&self) -> Reads {
+        let (all, beside) = (self.reads, self.beside_writes);
+        if all.count <= beside.count || all.service_ns <= beside.service_ns {
+            return all;
+        }
+        Reads {
+            count: all.count - beside.count,
+            device_ns: all.device_ns - beside.device_ns,
+            service_ns: all.service_ns - beside.service_ns,
+        }
+    }
+
+    /// Mean disk time of a read, and the mean number of reads in the device in that time. `None` without a read.
+    pub fn service(&self) -> Option<(f64, f64)> {
+        let Reads { count, device_ns, service_ns } = self.alone();
+        (count > 0.0 && service_ns > 0.0).then(|| (service_ns / count, device_ns / service_ns))
+    }
+
+    /// [`DiskTime::delay_ns`]: what a batch adds to the time of a read, times the part of the reads to which it does,
+    /// divided by the part of the disk time that is write-back.
+    pub fn delay_ns(&self) -> f64 {
+        let (beside, alone) = (self.beside_writes, self.alone());
+        if beside.count == 0.0 || alone == self.reads || self.writes_ns <= 0.0 {
+            return 0.0;
+        }
+        let longer_ns = (beside.device_ns / beside.count - alone.device_ns / alone.count).max(0.0);
+        longer_ns * (beside.count / self.reads.count) * (self.owned_ns / self.writes_ns)
+    }
 }
 
 /// Disk time at one depth.
@@ -56,20 +115,40 @@ pub struct Depth {
 impl DiskTime {
     /// The same time at any depth.
     pub fn constant(read_ns: f64, write_ns: f64) -> DiskTime {
-        DiskTime { reads: vec![Depth { depth: 1, service_ns: read_ns }], write_ns }
+        DiskTime { reads: vec![Depth { depth: 1, service_ns: read_ns }], write_ns, delay_ns: 0.0 }
     }
 }
 
 /// A disk that belongs to one tenant at a time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Round {
-    /// Length of the round while all tenants are busy.
-    pub round_ns: f64,
-    /// The fraction of its slices that a tenant uses: the rest is lost in context switches. 1 if alone; 0 if it is not
-    /// known yet, which counts as no round.
-    pub efficiency: f64,
+    /// The other tenants' part of a round while all are busy. It is the same with any share of this tenant, up to the
+    /// longest round: their slices are as long as they need, to lose no more than they may. 0 if it is not known yet,
+    /// which counts as no round.
+    pub others_ns: f64,
+    /// The longest round.
+    pub round_ns_max: f64,
+    /// What a tenant loses of each slice.
+    pub loss: Loss,
     /// Whether a request may interrupt another tenant's slice.
     pub interruption: Option<Interruption>,
+}
+
+impl Round {
+    /// The length of the round with this share, below 1.
+    pub fn round_ns(&self, share: f64) -> f64 {
+        (self.others_ns / (1.0 - share)).min(self.round_ns_max)
+    }
+}
+
+/// The time of a slice in which no request of its tenant is served. It is the same in short and in long slices.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Loss {
+    /// At the beginning: the context switch.
+    pub switch_ns: f64,
+    /// At the end, if no request is in the device then: a read that arrives in this time would not complete within the
+    /// slice, and waits for the next one.
+    pub closing_ns: f64,
 }
 
 /// An interruption of another tenant's slice.
@@ -81,4 +160,33 @@ pub struct Interruption {
     /// Disk time that the tenant pays beyond its own requests: the other tenants' mean loss per slice, at least a
     /// switch cost, and a switch cost more.
     pub cost_ns: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_beside_a_batch_say_by_how_much_it_delays_and_nothing_of_the_depth() {
+        let of = |count: f64, each_ns: f64, service_ns: f64| Reads {
+            count,
+            device_ns: count * each_ns,
+            service_ns: count * service_ns,
+        };
+        let (alone, beside) = (of(90.0, 6.0, 3.0), of(10.0, 30.0, 4.0));
+        let reads = Reads {
+            count: 100.0,
+            device_ns: alone.device_ns + beside.device_ns,
+            service_ns: alone.service_ns + beside.service_ns,
+        };
+        let observed = Observed { reads, beside_writes: beside, writes_ns: 200.0, owned_ns: 2000.0 };
+        assert_eq!(observed.service(), Some((3.0, 2.0)));
+        // A tenth of the reads for 24 longer, with a tenth of the disk time for write-back.
+        assert!((observed.delay_ns() - 24.0).abs() < 1e-9, "{}", observed.delay_ns());
+        let without = Observed { beside_writes: Reads::default(), ..observed };
+        assert_eq!((without.delay_ns(), without.service()), (0.0, Some((3.1, 840.0 / 310.0))));
+        let only = Observed { reads: beside, ..observed };
+        assert_eq!((only.delay_ns(), only.service()), (0.0, Some((4.0, 7.5))));
+        assert_eq!(Observed::default().service(), None);
+    }
 }

@@ -38,7 +38,7 @@ mod tests;
 
 pub use baseline::{Baseline, Levels};
 pub use curve::MissRatios;
-pub use evidence::{Depth, DiskTime, Evidence, Interruption, Round, Tiers};
+pub use evidence::{Depth, DiskTime, Evidence, Interruption, Loss, Observed, Reads, Round, Tiers};
 pub use exact::{TooLarge, exact};
 pub use follow::{Candidate, Follower, Lived, Moving, Steady, Verdict, Watched};
 pub use goal::{Goal, Utility};

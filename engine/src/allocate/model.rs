@@ -74,6 +74,7 @@ impl Evidence {
         let factor = octaves.exp2();
         evidence.disk.reads.iter_mut().for_each(|depth| depth.service_ns *= factor);
         evidence.disk.write_ns *= factor;
+        evidence.disk.delay_ns *= factor;
         evidence
     }
 
@@ -120,7 +121,8 @@ impl Evidence {
             let round = self.round;
             let think_ns = (self.think_ns + quick_ns) / visits;
             let write_back_ns = writes * write_misses * self.disk.write_ns / visits;
-            Loop { think_ns, write_back_ns, share, service_ns, round }.solve()
+            let delay_ns = self.disk.delay_ns;
+            Loop { think_ns, write_back_ns, delay_ns, share, service_ns, round }.solve()
         } else {
             Response { response_ns: f64::INFINITY, wait_ns: f64::INFINITY, rate: 0.0 }
         };

@@ -149,6 +149,8 @@ pub(crate) struct Served {
     /// Time since the previous completion, or since the submission of this request if that was later: its part of the
     /// device's time if requests are served one after the other.
     pub(crate) service_ns: Nanos,
+    /// Writes of the same tenant were in the device with it.
+    pub(crate) beside_writes: bool,
 }
 
 /// The device as the engine sees it.
@@ -164,6 +166,7 @@ pub(crate) struct Device {
     generation: u32,
     /// By tenant number.
     ends: Vec<Ends>,
+    writes: Vec<Writes>,
     /// Time of the last completion.
     done_at: Nanos,
     windows: Windows,
@@ -179,6 +182,7 @@ impl Device {
             clock: Clock::default(),
             generation: 0,
             ends: Vec::new(),
+            writes: Vec::new(),
             done_at: 0,
             windows: Windows::default(),
         }
@@ -189,6 +193,7 @@ impl Device {
         let Some(terms) = terms else { return self.scheduler.books.open(tenant) };
         let at = tenant.0 as usize;
         self.ends.resize(self.ends.len().max(at + 1), Ends::default());
+        self.writes.resize(self.writes.len().max(at + 1), Writes::default());
         self.scheduler.set_tenant(now, tenant, terms);
         let (totals, _) = self.totals(now, tenant);
         self.windows.set_tenant(now, tenant, terms, totals);
@@ -340,7 +345,7 @@ impl Device {
     /// Such a request completed.
     pub(crate) fn done_elsewhere(&self, now: Nanos, io: IoId) -> Served {
         let device_ns = now - self.slots[io.0].submitted;
-        Served { queued_ns: 0, slice_ns: 0, device_ns, thread_ns: 0, service_ns: device_ns }
+        Served { queued_ns: 0, slice_ns: 0, device_ns, thread_ns: 0, service_ns: device_ns, beside_writes: false }
     }
 
     /// Queues the request; an urgent one ahead of its tenant's others.
@@ -401,6 +406,9 @@ impl Device {
             slot.submitted = now;
             (slot.generation, slot.failures) = (self.generation, failures);
             slot.others_ns = self.scheduler.books.others_ns(now, tenant) - slot.others_ns;
+            if slot.entry.op != Op::Read {
+                self.writes[tenant.0 as usize].in_device += 1;
+            }
             submit(io);
         }
     }
@@ -414,7 +422,9 @@ impl Device {
         let back = since.clamp(slot.submitted, now);
         let (device_ns, thread_ns) = (back - slot.submitted, now - back);
         let service_ns = back.saturating_sub(slot.submitted.max(self.done_at));
-        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns, thread_ns, service_ns };
+        let beside_writes = self.writes[slot.tenant.0 as usize].completed(slot, back);
+        let queued_ns = waited_ns - slice_ns;
+        let served = Served { queued_ns, slice_ns, device_ns, thread_ns, service_ns, beside_writes };
         self.done_at = back;
         if slot.generation == self.generation || planted!(OldRequestsReported) {
             self.scheduler.done(now, slot.tenant, &slot.entry, slot.submitted);
@@ -616,6 +626,26 @@ impl Ends {
             self.oldest = (self.oldest + 1) % self.places.len();
         }
         found.is_some()
+    }
+}
+
+/// The requests of a tenant in the device that are no reads.
+#[derive(Clone, Copy, Default, Debug)]
+struct Writes {
+    in_device: u32,
+    /// When the last one completed.
+    done_at: Nanos,
+}
+
+impl Writes {
+    /// A request completed. Whether it is a read, and one of these was in the device with it.
+    fn completed(&mut self, slot: &Slot, now: Nanos) -> bool {
+        if slot.entry.op == Op::Read {
+            return self.in_device > 0 || self.done_at > slot.submitted;
+        }
+        self.in_device = self.in_device.saturating_sub(1);
+        self.done_at = now;
+        false
     }
 }
 

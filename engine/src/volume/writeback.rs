@@ -245,6 +245,12 @@ impl Volumes {
             counters.fills.queued_ns += served.queued_ns;
             counters.fills.slice_ns += served.slice_ns;
             counters.fills.device_ns += served.device_ns;
+            if served.beside_writes {
+                let beside = &mut counters.fills.beside_writes;
+                beside.requests += 1;
+                beside.device_ns += served.device_ns;
+                beside.service_ns += served.service_ns;
+            }
         }
         counters.device_errors += u64::from(result.is_err());
         match op {

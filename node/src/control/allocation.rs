@@ -78,7 +78,7 @@ impl Control {
                     effective: stats.target_frames * FRAME_BYTES,
                 },
                 share_least: unplanned.effective(&name).filter(|_| is_bound).unwrap_or(0.0),
-                efficiency: plan.map(|plan| f64::from(plan.efficiency_permille) / 1000.0),
+                closing_seconds: plan.map(|plan| plan.closing_ns as f64 / SECOND as f64),
                 loss_seconds: plan.map(|plan| plan.loss_ns as f64 / SECOND as f64),
                 load: load(stats, &snapshot),
                 curve: curves.get(&name).cloned(),
@@ -95,6 +95,7 @@ impl Control {
             fixed_shares,
             policy: chosen.name.to_string(),
             round_seconds: (round_ns > 0).then(|| round_ns as f64 / SECOND as f64),
+            round_seconds_max: has_slices.then(|| chosen.settings.round_max_ns as f64 / SECOND as f64),
             switch_seconds: has_slices.then(|| chosen.settings.switch_ns as f64 / SECOND as f64),
             tenants,
         })
@@ -246,6 +247,10 @@ fn load(stats: &TenantStats, snapshot: &Snapshot) -> LoadEvidence {
         outstanding_max: stats.outstanding_max,
         disk_requests: stats.usage.completed.requests,
         disk_owned_seconds: seconds(stats.usage.owned_ns),
+        disk_read_seconds: seconds(stats.spent.fill_ns),
+        disk_write_seconds: seconds(stats.spent.write_back_ns + stats.spent.sync_ns),
+        rounds: stats.plan.map_or(0, |plan| plan.rounds),
+        rounds_seconds: seconds(stats.plan.map_or(0, |plan| plan.rounds_ns)),
         ..LoadEvidence::default()
     };
     for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == stats.tenant) {
@@ -261,6 +266,10 @@ fn load(stats: &TenantStats, snapshot: &Snapshot) -> LoadEvidence {
         load.disk_queue_seconds += seconds(volume.fills.queued_ns);
         load.disk_slice_seconds += seconds(volume.fills.slice_ns);
         load.disk_service_seconds += seconds(volume.fills.device_ns);
+        let beside = &volume.fills.beside_writes;
+        load.beside_writes_reads += beside.requests;
+        load.beside_writes_service_seconds += seconds(beside.device_ns);
+        load.beside_writes_read_seconds += seconds(beside.service_ns);
     }
     load
 }

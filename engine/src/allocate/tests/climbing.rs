@@ -23,7 +23,12 @@ fn evidence(rng: &mut Rng, tiers: Tiers) -> Evidence {
         disk: DiskTime::constant(4e6, 2e6),
         outstanding: 1 + rng.below(16) as u32,
         think_ns: rng.below(20) as f64 * 1e6,
-        round: Some(Round { round_ns: 1e8, efficiency: 0.9, interruption: None }),
+        round: Some(Round {
+            others_ns: 7.5e7,
+            round_ns_max: 2e8,
+            loss: Loss { switch_ns: 5e6, closing_ns: 5e6 },
+            interruption: None,
+        }),
     }
 }
 

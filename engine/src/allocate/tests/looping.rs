@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::super::{Depth, DiskTime, Evidence, Interruption, MissRatios, Round, Tiers};
+use super::super::{Depth, DiskTime, Evidence, Interruption, Loss, MissRatios, Round, Tiers};
 use crate::dice::Rng;
 
 const SECONDS: f64 = 1000.0;
@@ -21,6 +21,8 @@ struct Simulation {
     think: f64,
     share: f64,
     round: f64,
+    /// Of each slice, at its beginning.
+    loss: f64,
     is_deterministic: bool,
 }
 
@@ -51,7 +53,7 @@ impl Simulation {
                 ends = begins + self.share * self.round - debt;
                 worked = begins;
             }
-            now = now.max(begins);
+            now = now.max(if self.share < 1.0 { begins + self.loss } else { 0.0 });
             let service = if self.is_deterministic { SERVICE } else { exponential(rng, SERVICE) };
             let arrived = queue.pop_front().unwrap();
             now += service;
@@ -76,7 +78,12 @@ impl Simulation {
             disk: DiskTime::constant(SERVICE * 1e6, 0.0),
             outstanding: self.clients,
             think_ns: self.think * 1e6,
-            round: Some(Round { round_ns: self.round * 1e6, efficiency: 1.0, interruption: None }),
+            round: Some(Round {
+                others_ns: (1.0 - self.share) * self.round * 1e6,
+                round_ns_max: self.round * 1e6,
+                loss: Loss { switch_ns: self.loss * 1e6, closing_ns: 0.0 },
+                interruption: None,
+            }),
         }
     }
 
@@ -91,7 +98,7 @@ fn without_slices_the_law_is_exact() {
     let mut rng = Rng::new(1);
     for clients in [1, 5, 16] {
         for think in [0.0, 1.0, 10.0, 100.0] {
-            let loops = Simulation { clients, think, share: 1.0, round: 100.0, is_deterministic: false };
+            let loops = Simulation { clients, think, share: 1.0, round: 100.0, loss: 0.0, is_deterministic: false };
             let ((response, rate), (response_predicted, rate_predicted)) = (loops.run(&mut rng), loops.predicted());
             let errors = [response_predicted / response - 1.0, rate_predicted / rate - 1.0];
             assert!(errors.iter().all(|error| error.abs() < 0.03), "{clients} clients think {think} ms: {errors:?}");
@@ -109,7 +116,7 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
             for think in [0.0, 1.0, 10.0, 100.0, 1000.0] {
                 for share in [0.125, 0.25, 0.5, 0.75] {
                     for round in [40.0, 200.0, 1000.0] {
-                        let loops = Simulation { clients, think, share, round, is_deterministic };
+                        let loops = Simulation { clients, think, share, round, loss: 0.0, is_deterministic };
                         let (response, _) = loops.run(&mut rng);
                         let (predicted, _) = loops.predicted();
                         errors.push((predicted / response - 1.0).abs());
@@ -129,20 +136,64 @@ fn the_wait_for_a_slice_is_that_of_a_simulation() {
 }
 
 #[test]
+fn a_loss_per_slice_counts_more_in_short_slices() {
+    let mut rng = Rng::new(3);
+    let mut errors = Vec::new();
+    for clients in [1, 8] {
+        for think in [0.0, 20.0, 100.0] {
+            for share in [0.125, 0.5] {
+                let loops = |loss| Simulation { clients, think, share, round: 200.0, loss, is_deterministic: true };
+                let (with, without) = (loops(8.0), loops(0.0));
+                let (response, predicted) = (with.run(&mut rng).0, with.predicted().0);
+                println!("N {clients} Z {think} share {share}: {response:.1}, predicted {predicted:.1}");
+                assert!(predicted > without.predicted().0, "{predicted}");
+                errors.push((predicted / response - 1.0).abs());
+            }
+        }
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    assert!(mean < 0.06, "{mean}: {errors:.2?}");
+}
+
+#[test]
+fn a_batch_of_write_back_delays_reads_beyond_the_time_that_it_takes() {
+    let loops = Simulation { clients: 4, think: 40.0, share: 0.5, round: 200.0, loss: 0.0, is_deterministic: false };
+    let with = |delay_ns: f64| {
+        let disk = DiskTime { delay_ns, ..DiskTime::constant(SERVICE * 1e6, 1e6) };
+        let evidence = Evidence { read_fraction: 0.5, writes: MissRatios::new([(0, 1.0)]), disk, ..loops.evidence() };
+        evidence.predict(0, 0, loops.share)
+    };
+    let (even, batches) = (with(0.0), with(30e6));
+    // As much of the disk time is write-back as there are writes: one of 1 ms for each read.
+    let part = batches.references_per_second / 2.0 * 1e-3 / loops.share;
+    let longer_ns = batches.disk_ns - even.disk_ns;
+    assert!((longer_ns / (30e6 * part) - 1.0).abs() < 0.2, "{longer_ns} {part}");
+    // N = X (Z + L) whatever the delay; half of the references read the disk.
+    let clients = batches.references_per_second / 1e9 * (batches.latency_ns + loops.think * 1e6);
+    assert!((clients / 4.0 - 1.0).abs() < 0.01, "{clients}");
+}
+
+#[test]
 fn a_round_that_is_not_known_is_none() {
-    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, is_deterministic: false };
+    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, loss: 0.0, is_deterministic: false };
     let with = |round: Option<Round>| Evidence { round, ..loops.evidence() }.predict(0, 0, loops.share);
     let of_rate = with(None);
     assert!(of_rate.latency_ns.is_finite());
-    for (round_ns, efficiency) in [(1e8, 0.0), (0.0, 0.9)] {
-        assert_eq!(with(Some(Round { round_ns, efficiency, interruption: None })), of_rate);
-    }
+    let known = loops.evidence().round.unwrap();
+    assert_eq!(with(Some(Round { others_ns: 0.0, ..known })), of_rate);
+    assert_ne!(with(Some(known)), of_rate);
 }
 
 #[test]
 fn requests_interrupt_as_long_as_unused_time_pays() {
-    let loops =
-        |think: f64, share: f64| Simulation { clients: 1, think, share, round: 1000.0, is_deterministic: false };
+    let loops = |think: f64, share: f64| Simulation {
+        clients: 1,
+        think,
+        share,
+        round: 1000.0,
+        loss: 0.0,
+        is_deterministic: false,
+    };
     let response = |think: f64, share: f64, interruption: Option<Interruption>| {
         let mut evidence = loops(think, share).evidence();
         evidence.round = evidence.round.map(|round| Round { interruption, ..round });
@@ -175,6 +226,7 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
         disk: DiskTime {
             reads: vec![Depth { depth: 1, service_ns: 8e6 }, Depth { depth: 16, service_ns: 4e6 }],
             write_ns: 2e6,
+            delay_ns: 0.0,
         },
         outstanding: 16,
         think_ns,
@@ -197,7 +249,7 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
 
 #[test]
 fn disk_times_follow_from_one_measurement() {
-    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, is_deterministic: false };
+    let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, loss: 0.0, is_deterministic: false };
     let truth = |service: f64| Evidence {
         tiers: Tiers::Lru,
         reads: MissRatios::new([(0, 0.5)]),

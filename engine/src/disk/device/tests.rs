@@ -116,6 +116,31 @@ fn a_new_policy_is_not_told_of_what_an_earlier_one_began() {
 }
 
 #[test]
+fn reads_are_beside_writes_of_their_tenant_while_both_are_in_the_device() {
+    let mut device = device(Kind::None, 8);
+    let read = |device: &mut Device, now: Nanos, tenant: TenantId| {
+        let io = device.prepare(Op::Read, VolumeId(tenant.0), tenant, Purpose::Fill);
+        device.submit(now, io, false);
+        goes(device, now);
+        io
+    };
+    let done = |device: &mut Device, now: Nanos, io: IoId| device.done(now, now, io).beside_writes;
+    let (before, of_other) = (read(&mut device, 0, A), read(&mut device, 0, B));
+    let write = submit(&mut device, 1, A, false);
+    goes(&mut device, 1);
+    let during = read(&mut device, 2, A);
+    assert!(!done(&mut device, 3, write));
+    let after = read(&mut device, 4, A);
+    let beside = [before, of_other, during, after].map(|io| done(&mut device, 5, io));
+    assert_eq!(beside, [true, false, true, false]);
+    let write = submit(&mut device, 6, A, false);
+    goes(&mut device, 6);
+    let read = read(&mut device, 7, A);
+    assert!(done(&mut device, 8, read), "the write takes longer");
+    assert!(!done(&mut device, 9, write));
+}
+
+#[test]
 fn own_time_goes_slower_only_while_a_read_waits_for_another() {
     let mut device = device(Kind::Insulated, 1);
     let read = |device: &mut Device, now: Nanos, tenant: TenantId| {

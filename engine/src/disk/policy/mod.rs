@@ -133,6 +133,10 @@ pub struct TenantPlan {
     pub slice_ns: Nanos,
     /// Length of the round.
     pub round_ns: Nanos,
+    /// Number of rounds so far.
+    pub rounds: u64,
+    /// The sum of their lengths as planned, which change with measured losses.
+    pub rounds_ns: Nanos,
     /// Its recent mean loss per slice, to the switch, the drain and rounding.
     pub loss_ns: Nanos,
     /// The fraction of its slices that it does not lose, in thousandths: its efficiency of disk time.
@@ -145,6 +149,8 @@ pub struct TenantPlan {
     pub slices: u64,
     /// What the context switches at their beginnings have cost.
     pub switches_ns: Nanos,
+    /// Recent mean of the time at the end of its slices in which no request was issued, as it would not have completed.
+    pub closing_ns: Nanos,
     /// Disk time by which it exceeded its slices, to be subtracted from the next ones.
     pub debt_ns: Nanos,
     /// Slices of other tenants since one of its own is due: a request is queued, the tenant has no debt, and its hung

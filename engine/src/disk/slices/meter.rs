@@ -188,6 +188,8 @@ pub(crate) struct Meter {
     later: Span,
     /// Drains: their time, and the cost of the requests that were in the device at their beginning.
     drain: Span,
+    /// All slices: the time of their drains.
+    closing: Span,
     /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
     backlog: Option<f64>,
     /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
@@ -238,6 +240,8 @@ impl Meter {
         {
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
         }
+        let closing_ns = watch.drain.filter(|_| cause == Cause::UsedUp).map_or(0, |(mark, ..)| now - mark.at);
+        self.closing.add(fade, 0, closing_ns, 0);
         // If the disk idled for the tenant when its slice was interrupted, nothing was lost in a drain.
         let is_drained = watch.drain.is_some_and(|(_, in_device_ns, _)| in_device_ns > 0);
         let is_cut = matches!(cause, Cause::Interrupted | Cause::Enough);
@@ -322,6 +326,11 @@ impl Meter {
     /// Mean time of a drain.
     pub(crate) fn drain_mean_ns(&self) -> Nanos {
         if self.drain.slices > 0.0 { (self.drain.time / self.drain.slices) as Nanos } else { 0 }
+    }
+
+    /// Mean time at the end of a slice in which nothing was issued, as it would not have completed within the slice.
+    pub(crate) fn closing_ns(&self) -> Nanos {
+        if self.closing.slices > 0.0 { (self.closing.time / self.closing.slices) as Nanos } else { 0 }
     }
 
     /// How long the backlog takes that the tenant has for the device when its slice begins.
@@ -431,6 +440,7 @@ mod tests {
         assert_eq!(meter.loss_ns(), Some(50 + 20), "the switch, and what the last took longer");
         assert_eq!(meter.need_ns(100, 12), 700);
         assert_eq!(meter.drain_ns(200), 35);
+        assert_eq!(meter.closing_ns(), 35 - 10 + 10 - 5 + 5);
     }
 
     /// `requests` of cost 100, all in the device from the beginning: the first one takes 60, each further one `each`.

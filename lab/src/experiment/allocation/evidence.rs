@@ -6,12 +6,15 @@
 //! | curves, references, hits in the first tier, writes | the gateway's volume and its curve |
 //! | network | latency of reads at the gateway, less that of the same reads at the server |
 //! | clients and their think time | most requests outstanding, and the law of a closed loop: `z = N / X - L` |
-//! | disk time of reads | measured; by depth as the profile says |
-//! | disk time of write-back, round, efficiency | measured |
+//! | disk time of reads | measured, without those beside a batch of write-back; by depth as the profile says |
+//! | delay by batches of write-back | how much longer such reads are in the device |
+//! | disk time of write-back, round, end of slices | measured |
+//! | context switch | the profile |
 
-use engine::allocate::{Depth, DiskTime, Evidence, MissRatios, Round, Tiers};
+use engine::Config;
+use engine::allocate::{Depth, DiskTime, Evidence, Loss, MissRatios, Observed, Reads, Round, Tiers};
 use engine::control::{TenantStats, VolumeStats};
-use engine::disk::profile::{Direction, Key, Profile};
+use engine::disk::profile::{Direction, Key, Profile, Quantile};
 use engine::units::BLOCK;
 
 use super::play::{Told, since};
@@ -22,7 +25,7 @@ const CLIENT_NS: f64 = 14_000.0;
 /// Depths of the profile.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The evidence of this tenant, before it is calibrated. `bytes` are those of its larger partition.
+/// The evidence of this tenant. `bytes` are those of its larger partition.
 pub fn evidence(told: &Told, bytes: u64, profile: &Profile) -> Result<Evidence, String> {
     let at_gateway = |of: fn(&VolumeStats) -> u64| since(&told.gateway, of);
     let at_server = |of: fn(&VolumeStats) -> u64| since(&told.server, of);
@@ -57,7 +60,7 @@ pub fn evidence(told: &Told, bytes: u64, profile: &Profile) -> Result<Evidence, 
         disk: disk_time(told, unabsorbed, profile)?,
         outstanding: told.outstanding,
         think_ns: (per_client_ns - latency_ns).max(0.0),
-        round: round(told),
+        round: round(told, profile),
     })
 }
 
@@ -69,7 +72,7 @@ fn stats(told: &Told) -> [&TenantStats; 2] {
 }
 
 /// Disk time of reads, and of those writes that the curve says are not absorbed: what write-back takes beyond them, to
-/// join runs, is theirs.
+/// join runs, is theirs. Reads beside a batch of write-back are in the device for longer, and say nothing of the depth.
 fn disk_time(told: &Told, unabsorbed: f64, profile: &Profile) -> Result<DiskTime, String> {
     let at_depth = |depth: u16| {
         let rate = profile.number(Key::Random(Direction::Read, BLOCK as u32, depth));
@@ -77,14 +80,33 @@ fn disk_time(told: &Told, unabsorbed: f64, profile: &Profile) -> Result<DiskTime
         Ok((f64::from(depth), 1e9 / rate))
     };
     let shape: Vec<(f64, f64)> = DEPTHS.into_iter().map(at_depth).collect::<Result<_, String>>()?;
-    let [before, after] = stats(told).map(|stats| stats.spent);
-    let fills = since(&told.server, |stats| stats.fills.requests);
-    let fill_ns = (after.fill_ns - before.fill_ns) as f64;
-    let depth = if fill_ns > 0.0 { since(&told.server, |stats| stats.fills.device_ns) / fill_ns } else { 1.0 };
-    let scale = if fills > 0.0 { fill_ns / fills / by_depth(&shape, depth) } else { 1.0 };
-    let writes_ns = (after.write_back_ns + after.sync_ns - before.write_back_ns - before.sync_ns) as f64;
+    let observed = observed(told);
+    let (service_ns, depth) = observed.service().unwrap_or((by_depth(&shape, 1.0), 1.0));
+    let scale = service_ns / by_depth(&shape, depth);
     let reads = shape.iter().map(|&(depth, ns)| Depth { depth: depth as u32, service_ns: ns * scale });
-    Ok(DiskTime { reads: reads.collect(), write_ns: if unabsorbed > 0.0 { writes_ns / unabsorbed } else { 0.0 } })
+    let write_ns = if unabsorbed > 0.0 { observed.writes_ns / unabsorbed } else { 0.0 };
+    Ok(DiskTime { reads: reads.collect(), write_ns, delay_ns: observed.delay_ns() })
+}
+
+/// What its requests took of the server's disk.
+fn observed(told: &Told) -> Observed {
+    let [before, after] = stats(told);
+    let at_server = |of: fn(&VolumeStats) -> u64| since(&told.server, of);
+    let written = |stats: &TenantStats| stats.spent.write_back_ns + stats.spent.sync_ns;
+    Observed {
+        reads: Reads {
+            count: at_server(|stats| stats.fills.requests),
+            device_ns: at_server(|stats| stats.fills.device_ns),
+            service_ns: (after.spent.fill_ns - before.spent.fill_ns) as f64,
+        },
+        beside_writes: Reads {
+            count: at_server(|stats| stats.fills.beside_writes.requests),
+            device_ns: at_server(|stats| stats.fills.beside_writes.device_ns),
+            service_ns: at_server(|stats| stats.fills.beside_writes.service_ns),
+        },
+        writes_ns: (written(after) - written(before)) as f64,
+        owned_ns: (after.usage.owned_ns - before.usage.owned_ns) as f64,
+    }
 }
 
 /// Linear in the logarithm of depth.
@@ -95,12 +117,18 @@ fn by_depth(shape: &[(f64, f64)], depth: f64) -> f64 {
     from.1 + (to.1 - from.1) * part
 }
 
-fn round(told: &Told) -> Option<Round> {
-    // Without a loss that was measured, there is no efficiency.
-    let plan = stats(told)[1].plan.filter(|plan| plan.round_ns > 0 && plan.efficiency_permille > 0)?;
+fn round(told: &Told, profile: &Profile) -> Option<Round> {
+    let [before, after] = stats(told).map(|stats| stats.plan);
+    let (before, after) = (before?, after.filter(|plan| plan.round_ns > 0)?);
+    let planned_ns = (after.rounds_ns - before.rounds_ns).checked_div(after.rounds - before.rounds);
+    let round_ns = planned_ns.unwrap_or(after.round_ns);
     Some(Round {
-        round_ns: plan.round_ns as f64,
-        efficiency: f64::from(plan.efficiency_permille) / 1000.0,
+        others_ns: round_ns.saturating_sub(after.slice_ns * round_ns / after.round_ns) as f64,
+        round_ns_max: Config::new(0).round_max_ns as f64,
+        loss: Loss {
+            switch_ns: profile.number(Key::SwitchCost(Quantile::P50)).unwrap_or(0.0),
+            closing_ns: after.closing_ns as f64,
+        },
         // It is measured how long requests wait, and that is as long as without interruptions: a client that thinks
         // seldom has unused slice time to pay for them, because its write-back has used it.
         interruption: None,

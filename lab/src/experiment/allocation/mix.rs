@@ -97,20 +97,16 @@ impl Mix {
         self.scene.play(&actors, seed).map_err(|why| format!("{}: {why}", self.name))
     }
 
-    /// The evidence of a run with this allocation, calibrated to it.
+    /// The evidence of a run with this allocation.
     pub fn evidence(&self, played: &Played, at: &[Allotment], profile: &Profile) -> Result<Vec<Evidence>, String> {
         let of = |(told, at): (&super::play::Told, &Allotment)| {
             let share = f64::from(at.share) / f64::from(self.grid.share_steps);
             let (first, second) = (self.grid.bytes(at.first), self.grid.bytes(at.second));
             let evidence = evidence(told, first.max(second), profile)?;
-            let calibrated = match told.disk_ns() {
-                Some(disk_ns) => evidence.calibrated(first, second, share, disk_ns),
-                None => evidence,
-            };
-            if !calibrated.predict(first, second, share).latency_ns.is_finite() {
-                return Err(format!("{}: the model has no latency: {calibrated:?}", self.name));
+            if !evidence.predict(first, second, share).latency_ns.is_finite() {
+                return Err(format!("{}: the model has no latency: {evidence:?}", self.name));
             }
-            Ok(calibrated)
+            Ok(evidence)
         };
         played.told.iter().zip(at).map(of).collect()
     }

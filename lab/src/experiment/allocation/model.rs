@@ -59,12 +59,7 @@ fn share(of: Allotment) -> f64 {
 
 /// The evidence of a load, from its run with [`BASE`].
 fn of_base(base: &Told, scene: &Scene) -> Result<Evidence, String> {
-    let (first, second) = (grid().bytes(BASE.first), grid().bytes(BASE.second));
-    let evidence = evidence(base, first.max(second), &scene.stand.profile(true)?)?;
-    Ok(match base.disk_ns() {
-        Some(disk_ns) => evidence.calibrated(first, second, share(BASE), disk_ns),
-        None => evidence,
-    })
+    evidence(base, grid().bytes(BASE.first.max(BASE.second)), &scene.stand.profile(true)?)
 }
 
 /// What is measured of a load.
@@ -214,6 +209,7 @@ fn json(errors: &Errors, load: &Load) -> Value {
             "first": at.first, "second": at.second, "share": share(*at), "measured": cell.json(),
             "exact_misses": measured.ratios.misses(at.first, at.second),
             "predicted_ms": said.latency_ns / 1e6, "predicted_disk_ms": said.disk_ns / 1e6,
+            "predicted_slice_wait_ms": said.slice_wait_ns / 1e6,
             "predicted_misses": said.misses,
         })
     };

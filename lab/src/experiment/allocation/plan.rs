@@ -1,8 +1,8 @@
 //! How long planning takes.
 
 use engine::allocate::{
-    Allotment, Bounds, Depth, Disk, DiskTime, Effort, Evidence, Goal, Grid, MissRatios, Model, Problem, Round, Tenant,
-    Tiers, best,
+    Allotment, Bounds, Depth, Disk, DiskTime, Effort, Evidence, Goal, Grid, Loss, MissRatios, Model, Problem, Round,
+    Tenant, Tiers, best,
 };
 use serde_json::json;
 use sim::rng::Rng;
@@ -38,10 +38,15 @@ fn load(rng: &mut Rng, most: u64) -> Evidence {
         first_hit_ns: 20e3,
         second_hit_ns: 250e3,
         write_ns: 30e3,
-        disk: DiskTime { reads: depths.to_vec(), write_ns: 1e6 },
+        disk: DiskTime { reads: depths.to_vec(), write_ns: 1e6, delay_ns: 2e7 },
         outstanding: 1 + rng.below(32) as u32,
         think_ns: rng.below(20_000_000) as f64,
-        round: Some(Round { round_ns: 1e9, efficiency: 0.92, interruption: None }),
+        round: Some(Round {
+            others_ns: 7.5e8,
+            round_ns_max: 2e9,
+            loss: Loss { switch_ns: 5e6, closing_ns: 5e6 },
+            interruption: None,
+        }),
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Seen {
     pub misses: f64,
     /// Latency of a read that misses, at the server: waits, and the disk.
     pub disk_ns: f64,
+    /// What its device reads waited for its slice, of all device reads.
+    pub slice_wait_ns: f64,
     /// Blocks that the gateway wrote to the server, and that the server wrote to its disk, by request.
     pub first_writes: f64,
     pub second_writes: f64,
@@ -72,6 +74,7 @@ impl Seen {
         serde_json::json!({
             "requests_per_second": self.requests as f64 / self.seconds, "mean_ms": self.latency_ns / 1e6,
             "read_ms": self.read_ns / 1e6, "write_ms": self.write_ns / 1e6, "disk_ms": self.disk_ns / 1e6,
+            "slice_wait_ms": self.slice_wait_ns / 1e6,
             "first_hits": self.first_hits, "second_hits": self.second_hits, "misses": self.misses,
             "first_writes": self.first_writes, "second_writes": self.second_writes,
         })
@@ -303,6 +306,7 @@ fn seen(told: &Told, [reads, writes]: [(u64, u64); 2]) -> Seen {
         second_hits: part(first_misses - misses),
         misses: part(misses),
         disk_ns: told.disk_ns().unwrap_or(0.0),
+        slice_wait_ns: of_server(|stats| stats.fills.slice_ns) / of_server(|stats| stats.fills.requests).max(1.0),
         first_writes: of_gateway(|stats| stats.device_write_bytes) / BLOCK as f64 / requests.max(1) as f64,
         second_writes: of_server(|stats| stats.device_write_bytes) / BLOCK as f64 / requests.max(1) as f64,
     }

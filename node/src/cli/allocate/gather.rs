@@ -77,6 +77,16 @@ impl Load {
             disk_queue_seconds: time(after.disk_queue_seconds, before.disk_queue_seconds)?,
             disk_slice_seconds: time(after.disk_slice_seconds, before.disk_slice_seconds)?,
             disk_service_seconds: time(after.disk_service_seconds, before.disk_service_seconds)?,
+            disk_read_seconds: time(after.disk_read_seconds, before.disk_read_seconds)?,
+            beside_writes_reads: count(after.beside_writes_reads, before.beside_writes_reads)?,
+            beside_writes_service_seconds: time(
+                after.beside_writes_service_seconds,
+                before.beside_writes_service_seconds,
+            )?,
+            beside_writes_read_seconds: time(after.beside_writes_read_seconds, before.beside_writes_read_seconds)?,
+            disk_write_seconds: time(after.disk_write_seconds, before.disk_write_seconds)?,
+            rounds: after.rounds.saturating_sub(before.rounds),
+            rounds_seconds: (after.rounds_seconds - before.rounds_seconds).max(0.0),
             disk_requests: count(after.disk_requests, before.disk_requests)?,
             disk_owned_seconds: (after.disk_owned_seconds - before.disk_owned_seconds).max(0.0),
         };

@@ -1,7 +1,8 @@
 //! From evidence to the problem that the engine solves, and from its solution to sizes and shares.
 
 use engine::allocate::{
-    Allotment, Bounds, DiskTime, Evidence, Grid, Interruption, MissRatios, Model, Problem, Round, Tenant, Tiers,
+    Allotment, Bounds, DiskTime, Evidence, Grid, Interruption, Loss, MissRatios, Model, Problem, Reads, Round, Tenant,
+    Tiers,
 };
 use engine::units::BLOCK;
 
@@ -379,28 +380,77 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
     let points = |of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
-    let service_ns = service_ns(server).ok_or("no read of the disk was measured yet")?;
-    let (of_disk, of_server) = (observed.disk(subject.server), observed.tenant(subject.server));
+    let now = present(observed, subject);
+    let writes = points(|point| point.write_miss_ratio);
+    let unabsorbed = writes.at(now.first.max(now.second) as f64);
+    let disk_time = disk_time(server, unabsorbed * window.did.writes as f64 / window.seconds);
+    let (disk_time, is_apart) = disk_time.ok_or("no read of the disk was measured yet")?;
+    let round = round(observed, subject.server);
     let evidence = Evidence {
         tiers: tiers(observed, subject),
         reads: points(|point| point.read_miss_ratio),
-        writes: points(|point| point.write_miss_ratio),
+        writes,
         read_fraction: reads / requests,
         references_per_second: rate,
         first_hit_ns,
         second_hit_ns,
         write_ns: mean_ns(clients, |load| (load.did.write_seconds, load.did.writes)).unwrap_or(first_hit_ns),
-        disk: DiskTime::constant(service_ns, service_ns),
+        disk: disk_time,
         outstanding,
         think_ns: think * 1e9,
-        round: of_disk.round_seconds.map(|round| Round {
-            round_ns: round * 1e9,
-            efficiency: of_server.efficiency.filter(|of| *of > 0.0).unwrap_or(1.0),
-            interruption: interruption(observed, subject.server),
-        }),
+        round,
     };
-    let now = present(observed, subject);
+    if is_apart && evidence.round.is_some() {
+        return Ok(evidence);
+    }
     Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
+}
+
+/// What its requests take of the disk, if `unabsorbed` writes a second reach it; and whether that is disk time by use.
+/// Otherwise the time in the device stands for it, in which other requests of the tenant may have been served.
+fn disk_time((window, total): (Load, Load), unabsorbed: f64) -> Option<(DiskTime, bool)> {
+    let of = |load: &Load| {
+        let did = &load.did;
+        engine::allocate::Observed {
+            reads: Reads {
+                count: did.disk_reads as f64,
+                device_ns: did.disk_service_seconds * 1e9,
+                service_ns: did.disk_read_seconds * 1e9,
+            },
+            beside_writes: Reads {
+                count: did.beside_writes_reads as f64,
+                device_ns: did.beside_writes_service_seconds * 1e9,
+                service_ns: did.beside_writes_read_seconds * 1e9,
+            },
+            writes_ns: did.disk_write_seconds * 1e9,
+            owned_ns: did.disk_owned_seconds * 1e9,
+        }
+    };
+    let observed = of(if window.did.disk_reads >= MEAN_LEAST { &window } else { &total });
+    let Some((read_ns, _)) = observed.service() else {
+        let service_ns = service_ns((window, total))?;
+        return Some((DiskTime::constant(service_ns, service_ns), false));
+    };
+    let writes_ns = window.did.disk_write_seconds * 1e9 / window.seconds;
+    let write_ns = if unabsorbed > 0.0 { writes_ns / unabsorbed } else { read_ns };
+    Some((DiskTime { delay_ns: observed.delay_ns(), ..DiskTime::constant(read_ns, write_ns) }, true))
+}
+
+/// How its disk is divided in time: the round as planned on average, without the tenant's own slice.
+fn round(observed: &Observed, at: At) -> Option<Round> {
+    let (disk, of) = (observed.disk(at), observed.tenant(at));
+    let present = disk.round_seconds?;
+    let did = observed.loads(at).0.did;
+    let seconds = mean(did.rounds_seconds, did.rounds).unwrap_or(present);
+    Some(Round {
+        others_ns: seconds * (1.0 - of.share.effective).max(0.0) * 1e9,
+        round_ns_max: disk.round_seconds_max.unwrap_or(present).max(seconds) * 1e9,
+        loss: Loss {
+            switch_ns: disk.switch_seconds.unwrap_or(0.0) * 1e9,
+            closing_ns: of.closing_seconds.unwrap_or(0.0) * 1e9,
+        },
+        interruption: interruption(observed, at),
+    })
 }
 
 /// How the caches of its gateway and its server go together: each volume has to demote.

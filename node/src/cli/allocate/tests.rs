@@ -37,7 +37,7 @@ fn tenant(name: &str, volumes: Vec<VolumeEvidence>, cache: Resource<u64>, share:
         share,
         cache,
         share_least: 0.0,
-        efficiency: Some(0.9),
+        closing_seconds: Some(0.005),
         loss_seconds: Some(0.005),
         load: LoadEvidence {
             reads: 1000,
@@ -86,6 +86,7 @@ fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> O
         fixed_shares: None,
         policy: "insulated".into(),
         round_seconds: Some(0.1),
+        round_seconds_max: Some(2.0),
         switch_seconds: Some(0.005),
         tenants,
     };

@@ -41,6 +41,9 @@ pub struct DiskEvidence {
     pub policy: String,
     /// The round of slices while all tenants are busy, seconds; absent without slices.
     pub round_seconds: Option<f64>,
+    /// The longest round that its policy allows, seconds; absent without slices.
+    #[serde(default)]
+    pub round_seconds_max: Option<f64>,
     /// The cost of a context switch of the disk, seconds; absent without slices.
     pub switch_seconds: Option<f64>,
     /// Its tenants.
@@ -62,8 +65,10 @@ pub struct TenantEvidence {
     pub cache: Resource<u64>,
     /// The least share that its minimum bandwidth leaves to be planned, 0 to 1; 0 without a guarantee.
     pub share_least: f64,
-    /// The fraction of its slices that it does not lose at context switches; absent without slices.
-    pub efficiency: Option<f64>,
+    /// The time at the end of its slices in which no request was issued, because it would not have completed, seconds,
+    /// recent mean; absent without slices.
+    #[serde(default)]
+    pub closing_seconds: Option<f64>,
     /// What it loses of a slice, seconds, recent mean; absent without slices.
     pub loss_seconds: Option<f64>,
     /// Counters.
@@ -134,6 +139,27 @@ pub struct LoadEvidence {
     pub disk_slice_seconds: f64,
     /// For how long they were in the device.
     pub disk_service_seconds: f64,
+    /// Their disk time: of each, the time since the previous completion, or since its submission if that was later.
+    #[serde(default)]
+    pub disk_read_seconds: f64,
+    /// Those of them that were in the device together with writes of the tenant.
+    #[serde(default)]
+    pub beside_writes_reads: u64,
+    /// For how long these were in the device.
+    #[serde(default)]
+    pub beside_writes_service_seconds: f64,
+    /// The disk time of these.
+    #[serde(default)]
+    pub beside_writes_read_seconds: f64,
+    /// The disk time of write-back and of flushes.
+    #[serde(default)]
+    pub disk_write_seconds: f64,
+    /// Rounds of slices of its disk.
+    #[serde(default)]
+    pub rounds: u64,
+    /// The sum of their lengths as planned.
+    #[serde(default)]
+    pub rounds_seconds: f64,
     /// All device requests that completed.
     pub disk_requests: u64,
     /// The disk time that the tenant had.

@@ -164,8 +164,18 @@ pub(crate) struct Insulated {
     /// enough.
     begun: u64,
     looked: u64,
+    past: PastRounds,
     interrupts: Interrupts,
     rounds: Rounds,
+}
+
+/// The rounds so far.
+#[derive(Clone, Copy, Default, Debug)]
+struct PastRounds {
+    count: u64,
+    planned_ns: Nanos,
+    /// The number of slices when the last one began: a round without a slice takes no time.
+    begun: u64,
 }
 
 impl Insulated {
@@ -183,6 +193,7 @@ impl Insulated {
             needs: Vec::new(),
             begun: 0,
             looked: 0,
+            past: PastRounds::default(),
             interrupts: Interrupts::default(),
             rounds: Rounds::new(settings.seed),
         }
@@ -264,6 +275,10 @@ impl Insulated {
             }
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
+            }
+            if self.at == 0 && self.begun > self.past.begun {
+                let PastRounds { count, planned_ns, .. } = self.past;
+                self.past = PastRounds { count: count + 1, planned_ns: planned_ns + self.round_ns, begun: self.begun };
             }
             let id = self.order[self.at];
             let length = self.length(id);
@@ -525,8 +540,11 @@ impl Policy for Insulated {
         Some(TenantPlan {
             slice_ns,
             round_ns: self.round_ns,
+            rounds: self.past.count,
+            rounds_ns: self.past.planned_ns,
             loss_ns,
             efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
+            closing_ns: meter.closing_ns(),
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),

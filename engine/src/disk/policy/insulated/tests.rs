@@ -454,6 +454,17 @@ fn slices_follow_in_the_order_of_places() {
 }
 
 #[test]
+fn rounds_are_counted_with_their_lengths() {
+    let mut stage = Stage::new(&[50, 50], &[8, 8]);
+    stage.run(20 * SECOND);
+    let plan = stage.policy.plan(stage.now, TenantId(0)).expect("a plan");
+    assert!(plan.rounds > 5, "{plan:?}");
+    // Both use their slices up, so rounds take as long as planned.
+    let took = plan.rounds_ns as f64 / stage.now as f64;
+    assert!((took - 1.0).abs() < 0.1, "{took}");
+}
+
+#[test]
 fn a_share_changes_live() {
     let mut stage = Stage::new(&[50, 50], &[4, 4]);
     stage.run(20 * SECOND);
