@@ -6,8 +6,8 @@
 //!
 //! **Moves cost.** Data that a change takes from a tenant's caches and that it will want again is read from the disk
 //! again. Without that, plans that are equally good by the model, such as two where two tenants have exchanged their
-//! places, would follow each other, each with minutes of cold caches. So the plan minimises latencies that include those
-//! reads ([`Moving`]), over the time in which it is to be worth it. Until they have been made, latencies are not
+//! places, would follow each other, each with minutes of cold caches. So the plan minimises latencies that include
+//! those reads ([`Moving`]), over the time in which it is to be worth it. Until they have been made, latencies are not
 //! those of the allotment: nothing is learnt from them, and no other plan is applied ([`Watched`]).
 //!
 //! **What was measured counts.** An allocation that was left is not returned to because the model likes it again, but

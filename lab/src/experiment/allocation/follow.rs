@@ -22,8 +22,8 @@ pub const FOLLOW: Experiment = Experiment {
     setup: "The second mix of allocation-paper (Zipf40 and TPC-W on one gateway, Zipf95 and RUBiS on the other), which \
             begins with equal parts. A plan is made each 60 s from what the API tells of that minute, and is applied \
             as `aerogel allocate run --every 60s` does: with its threshold of 5 %, its corrections by measured \
-            latencies and its cost of moves, and only if no curve has changed since the last plan. After 40 minutes the first and the last \
-            tenant exchange their loads. 2 hours and 40 minutes in all.",
+            latencies and its cost of moves, and only if no curve has changed since the last plan. After 40 minutes \
+            the first and the last tenant exchange their loads. 2 hours and 40 minutes in all.",
     paper: "Soundararajan et al., section 6.3: a new allocation after 16 minutes.",
     run: follow,
 };
@@ -56,7 +56,8 @@ impl Minute {
         let tenants_ms: Vec<f64> = self.tenants_ns.iter().map(|ns| ns / 1e6).collect();
         json!({
             "total_ms": self.total_ns / 1e6, "tenants_ms": tenants_ms,
-            "first_second_share": self.present.iter().map(of).collect::<Vec<_>>(), "steady": format!("{:?}", self.steady),
+            "first_second_share": self.present.iter().map(of).collect::<Vec<_>>(),
+            "steady": format!("{:?}", self.steady),
             "did": format!("{:?}", self.verdict), "predicted_ms": self.predicted_ns.map(|ns| ns / 1e6),
         })
     }

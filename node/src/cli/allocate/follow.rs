@@ -43,7 +43,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let token = token(what)?;
     let mut before = Some(servers.look().await?);
     servers.check(before.as_deref().unwrap_or_default())?;
-    let mut memory = Memory { every: Some(how.every), ..Memory::default() };
+    let mut memory = Memory::of_plans(how.every);
     let broken = |error: std::io::Error| Failure::refused(error.to_string(), None);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;

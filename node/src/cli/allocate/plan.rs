@@ -133,10 +133,15 @@ pub(super) struct Memory {
     known: BTreeMap<(String, String), Watched>,
     grid: Option<engine::allocate::Grid>,
     /// The interval between plans, if moves are to be repaid (`run`).
-    pub(super) every: Option<std::time::Duration>,
+    every: Option<std::time::Duration>,
 }
 
 impl Memory {
+    /// Of plans that follow each other at this interval.
+    pub(super) fn of_plans(every: std::time::Duration) -> Memory {
+        Memory { every: Some(every), ..Memory::default() }
+    }
+
     /// A plan was applied: caches have to be filled.
     pub(super) fn applied(&mut self, judged: &Judged) {
         for (key, reads) in &judged.refills {
@@ -241,8 +246,9 @@ impl Solving<'_> {
             cost(&self.goal, &latencies)
         };
         let every_ns = self.every.map_or(f64::INFINITY, |every| every.as_nanos() as f64);
-        let moving = Moving::new(&surface, model, &present, every_ns);
-        let now = total(&|tenant, at| surface.latency_ns(tenant, at), &present);
+        let latency_ns = |tenant: usize, at: Allotment| surface.latency_ns(tenant, at);
+        let moving = Moving::new(latency_ns, model, &present, every_ns);
+        let now = total(&latency_ns, &present);
         let then = total(&|tenant, at| moving.latency_ns(tenant, at), &planned);
         let measured = subjects.iter().map(|of| {
             let load = self.observed.loads(of.gateway.unwrap_or(of.server)).0;
@@ -419,12 +425,6 @@ fn reason(posed: &Posed, tenant: usize, now: Has, planned: Has) -> String {
 }
 
 impl PlanView {
-    /// By which part the goal is predicted to improve.
-    pub(super) fn gain(&self) -> f64 {
-        let TotalView { now_cost, planned_cost, .. } = self.total;
-        if now_cost == planned_cost { 0.0 } else { (now_cost - planned_cost) / now_cost.abs().max(f64::MIN_POSITIVE) }
-    }
-
     pub(super) fn is_latency(&self) -> bool {
         self.goal == GoalName::Latency.name()
     }
