@@ -183,8 +183,9 @@ class Members(ClusterCase):
     def test_a_server_that_is_drained_gets_no_volumes(self):
         servers = self.three()
         self.assertIn("no new volumes, and has none", servers[0].cli("cluster", "drain", "s2").stdout)
-        states = {member["name"]: member["state"] for member in servers[2].json("cluster", "status")["members"]}
-        self.assertEqual(states, {"s1": "ready", "s2": "draining", "s3": "ready"})
+        seen = lambda: {member["name"]: member["state"] for member in servers[2].json("cluster", "status")["members"]}
+        # Another server learns of it from etcd, a moment later.
+        until("s3 to see it", lambda: seen() == {"s1": "ready", "s2": "draining", "s3": "ready"})
         refused = servers[0].refused("volume", "create", "v", "1MiB", "--servers", "3", "--share", "1/4")
         self.assertIn("'s2': it is being drained", refused)
         servers[0].cli("volume", "create", "v", "1MiB", "--servers", "2", "--share", "1/4")
