@@ -345,6 +345,15 @@ pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
+/// Whether a unit test fails with a bug planted.
+#[cfg(test)]
+pub(crate) fn is_found_by(bug: Bug, test: fn()) -> bool {
+    plant(Some(bug));
+    let result = std::panic::catch_unwind(test);
+    plant(None);
+    result.is_err()
+}
+
 /// Whether the previous call had the same time.
 pub(crate) fn seen(now: u64) -> bool {
     thread_local! {

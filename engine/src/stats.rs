@@ -90,6 +90,31 @@ pub struct OpStats {
     pub latency: Histogram,
 }
 
+/// Why blocks that a client has evicted were not taken, blocks of 4 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DroppedBlocks {
+    /// The session demotes no more: a client without it has changed the volume.
+    pub refused: u64,
+    /// All blocks of the demotion had been written since when its header arrived.
+    pub outdated: u64,
+    /// The block had been written since when the payload was complete.
+    pub overtaken: u64,
+    /// The cache had no room, or other requests waited for it.
+    pub no_room: u64,
+    /// The volume has a hole there.
+    pub hole: u64,
+    /// The cache has something else of the block: it is dirty, being read, or there in part.
+    pub present: u64,
+}
+
+impl DroppedBlocks {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        let DroppedBlocks { refused, outdated, overtaken, no_room, hole, present } = self;
+        refused + outdated + overtaken + no_room + hole + present
+    }
+}
+
 /// What the caches of a client and of its server have exchanged, blocks of 4 KiB since the volume was opened. What a
 /// gateway has sent is in the statistics of its upstream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -98,8 +123,8 @@ pub struct DemotionStats {
     pub is_lower: bool,
     /// Blocks that the client has evicted and this cache has taken.
     pub taken_blocks: u64,
-    /// Those that it has not taken: they were written since, or it had no room for them.
-    pub dropped_blocks: u64,
+    /// Those that it has not taken.
+    pub dropped: DroppedBlocks,
     /// Those that the client has read again before they were evicted here.
     pub used_blocks: u64,
     /// Blocks that this cache has evicted and that were not sent to the server, because too many were on their way.

@@ -8,7 +8,7 @@ pub use crate::spec::{
     BURST_NS_DEFAULT, CacheSpec, Ceiling, Ceilings, IO_BYTES, LEGS_MAX, Refusal, STORE_CACHE_BYTES, STRIPE_UNITS,
     StripeSpec, TenantSpec, Tiers, UpstreamSpec, VolumeSpec, WriteCache,
 };
-pub use crate::stats::{BUCKETS, DemotionStats, Fills, Histogram, Hits, OpStats};
+pub use crate::stats::{BUCKETS, DemotionStats, DroppedBlocks, Fills, Histogram, Hits, OpStats};
 pub use snapshot::{ConnectionStats, Progress, Snapshot, Spent, TenantStats, VolumeStats};
 
 use crate::cluster::{Clock, Slot, Timetable};

@@ -121,7 +121,7 @@ impl Volumes {
         DemotionStats {
             is_lower: cached.is_lower,
             taken_blocks: counters.demotions_taken,
-            dropped_blocks: counters.demotions_dropped,
+            dropped: counters.demotions_dropped,
             used_blocks: cached.demoted_used,
             unsent_blocks: cached.undemoted,
         }
@@ -198,11 +198,12 @@ impl Volumes {
     /// A demotion arrives. It waits for nothing: without frames for it, its payload is discarded.
     pub(super) fn demote_arrived(&mut self, request: u32) {
         let Request { conn, volume, start, end, cookie, .. } = self.requests[request];
-        let lower = &self.table[volume].lower;
         // A gateway whose lease may have ended keeps out of it.
-        if !lower.is_of(self.clients[conn].session) || self.table[volume].is_leased {
+        if !self.table[volume].lower.is_of(self.clients[conn].session) || self.table[volume].is_leased {
+            self.volume_mut(volume).counters.demotions_dropped.refused += (end - start) / BLOCK;
             return self.refuse(request, Errno::NotSupported, end - start);
         }
+        let lower = &self.table[volume].lower;
         let is_fresh = (start / BLOCK..end / BLOCK).any(|number| lower.is_fresh(cookie >> ORDER_SHIFT, number));
         let (blocks, tenant) = (((end - start) / BLOCK) as u32, self.tenant_of(volume));
         let waiting = &self.waiting[tenant];
@@ -216,7 +217,9 @@ impl Volumes {
         (state.next, state.active) = (end, state.active + 1);
         if !taken {
             self.pieces.give(piece);
-            self.volume_mut(volume).counters.demotions_dropped += u64::from(blocks);
+            let dropped = &mut self.volume_mut(volume).counters.demotions_dropped;
+            let why = if is_fresh { &mut dropped.no_room } else { &mut dropped.outdated };
+            *why += u64::from(blocks);
             self.client(conn).inbound = Inbound::Discard { request, left: end - start };
             return;
         }
@@ -232,22 +235,29 @@ impl Volumes {
         let Request { conn, volume, cookie, start, .. } = self.requests[request];
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
         let (blocks, tenant) = (frames.len() as u64, self.tenant_of(volume));
-        let mut taken = 0;
+        let (mut taken, mut dropped) = (0, self.table[volume].counters.demotions_dropped);
         for (number, frame) in (start / BLOCK..).zip(frames.drain(..)) {
             let state = &self.table[volume];
             // Changes that have arrived with the payload count, and so do clients that have come.
-            let is_fresh = state.lower.is_of(self.clients[conn].session)
-                && (state.lower.is_fresh(cookie >> ORDER_SHIFT, number) || planted!(DemotionComparedEarly));
-            if is_fresh && !state.holes.contains(number * BLOCK, (number + 1) * BLOCK) {
-                taken += u64::from(self.cache.take_demoted(volume, number, frame));
+            let is_fresh = state.lower.is_fresh(cookie >> ORDER_SHIFT, number) || planted!(DemotionComparedEarly);
+            let why = if !state.lower.is_of(self.clients[conn].session) {
+                &mut dropped.refused
+            } else if !is_fresh {
+                &mut dropped.overtaken
+            } else if state.holes.contains(number * BLOCK, (number + 1) * BLOCK) {
+                &mut dropped.hole
             } else {
-                self.cache.release(frame);
-            }
+                let is_taken = self.cache.take_demoted(volume, number, frame);
+                (taken, dropped.present) = (taken + u64::from(is_taken), dropped.present + u64::from(!is_taken));
+                continue;
+            };
+            *why += 1;
+            self.cache.release(frame);
         }
         self.charge(tenant, BLOCK_UNITS * blocks as u32);
         let counters = &mut self.volume_mut(volume).counters;
         counters.demotions_taken += taken;
-        counters.demotions_dropped += blocks - taken;
+        counters.demotions_dropped = dropped;
         self.pieces[piece].frames = frames;
         self.pieces.give(piece);
         self.part_done(request);
@@ -263,6 +273,7 @@ mod tests {
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::nbd::{Header, Kind};
     use crate::spec::TenantSpec;
+    use crate::stats::DroppedBlocks;
     use crate::volume::Receive;
     use crate::volume::rig::{Rig, VOLUME, VOLUME_BYTES};
 
@@ -336,8 +347,8 @@ mod tests {
         assert_eq!((rig.demote(LINKS[1], 1, 3, 4, 9), rig.has(6)), (0, true));
         assert_eq!((rig.fetch(3), rig.has(3), rig.has(4)), (0, false, true));
         assert_eq!(rig.fetch(3), 1);
-        let DemotionStats { is_lower, taken_blocks, dropped_blocks, used_blocks, .. } = rig.demotions();
-        assert_eq!((is_lower, taken_blocks, dropped_blocks, used_blocks), (true, 4, 0, 1));
+        let DemotionStats { is_lower, taken_blocks, dropped, used_blocks, .. } = rig.demotions();
+        assert_eq!((is_lower, taken_blocks, dropped.total(), used_blocks), (true, 4, 0, 1));
         // Nothing of it is a request of a client.
         let counters = &rig.volumes.volume(VOLUME).counters;
         assert_eq!((counters.hit_blocks, counters.miss_blocks), (1, 2));
@@ -358,7 +369,8 @@ mod tests {
         rig.put(LINKS[1], 7, 3, 9);
         rig.fetch_on(LINKS[1], 3);
         assert_eq!((rig.end_demotion(LINKS[0], 6, 8), rig.has(3)), (0, false));
-        assert_eq!((rig.demotions().taken_blocks, rig.demotions().dropped_blocks), (1, 2));
+        let DemotionStats { taken_blocks, dropped, .. } = rig.demotions();
+        assert_eq!((taken_blocks, dropped), (1, DroppedBlocks { outdated: 1, overtaken: 1, ..Default::default() }));
     }
 
     impl Rig {
@@ -377,6 +389,8 @@ mod tests {
         for number in [0, 700, last] {
             assert_eq!((rig.demote(LINKS[1], 8, number, 1, 1), rig.has(number)), (0, false));
         }
+        // Not only because there is a hole.
+        assert_eq!(rig.demotions().dropped, DroppedBlocks { outdated: 3, ..Default::default() });
     }
 
     #[test]
@@ -456,7 +470,7 @@ mod tests {
         rig.volumes.table[VOLUME].lower.is_foreign = false;
         rig.volumes.cache.partition_mut(TenantId(0)).receiving = target as u32 / 2;
         assert_eq!((rig.demote(LINKS[0], 1, 700, 16, 1), rig.has(700)), (0, false));
-        assert_eq!(rig.demotions().dropped_blocks, 16);
+        assert_eq!(rig.demotions().dropped, DroppedBlocks { no_room: 16, ..Default::default() });
         rig.volumes.cache.partition_mut(TenantId(0)).receiving = 1;
     }
 
@@ -511,5 +525,23 @@ mod tests {
         let sent = evicted(&mut rig, 100).len() as u32;
         assert_eq!((sent, rig.demotions().unsent_blocks), (limit, u64::from(100 - limit)));
         assert_eq!(rig.volumes.cache.partition(TenantId(0)).demoting, 0);
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn planted_bugs_are_found() {
+        use crate::planted::{Bug, is_found_by};
+        assert!(is_found_by(
+            Bug::DemotionNotCompared,
+            a_demotion_is_dropped_if_a_later_change_of_its_block_has_arrived_on_any_connection,
+        ));
+        assert!(is_found_by(Bug::DemotionNotCompared, a_change_of_many_blocks_counts_for_all_of_them));
+        assert!(is_found_by(
+            Bug::DemotionComparedEarly,
+            a_demotion_is_dropped_if_a_later_change_of_its_block_has_arrived_on_any_connection,
+        ));
+        assert!(is_found_by(Bug::SentDirtDropped, what_is_dirty_or_unflushed_stays_when_it_was_sent));
+        let whole = only_what_was_read_or_written_as_a_whole_in_the_session_is_demoted;
+        assert!(is_found_by(Bug::EarlierSessionDemoted, whole));
     }
 }

@@ -75,7 +75,7 @@ use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, Ticket, VolumeId};
 use crate::route::Route;
 use crate::slab::{Slab, Table};
 use crate::spec::{VolumeSpec, WriteCache};
-use crate::stats::{Fills, Hits, OpStats};
+use crate::stats::{DroppedBlocks, Fills, Hits, OpStats};
 use crate::units::{Nanos, SECOND};
 
 /// Pieces of one tenant that wait for frames. Reads and writes are separate, so that neither delays the other.
@@ -116,7 +116,7 @@ pub(crate) struct Counters {
     pub(crate) stalled_writer_disconnects: u64,
     /// Blocks that its client has evicted: taken, and not taken.
     pub(crate) demotions_taken: u64,
-    pub(crate) demotions_dropped: u64,
+    pub(crate) demotions_dropped: DroppedBlocks,
 }
 
 impl Counters {

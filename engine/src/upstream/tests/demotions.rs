@@ -113,3 +113,31 @@ fn without_the_setting_or_with_a_server_that_does_not_grant_it_nothing_is_demote
         assert_eq!((rig.evict(1, 4), rig.upstream.stats().is_open), (false, true));
     }
 }
+
+#[test]
+fn what_is_written_while_a_demotion_waits_has_a_higher_number_than_it() {
+    let mut rig = rig(1);
+    assert!(rig.evict(2, 4));
+    let io = Io {
+        op: Op::Zero,
+        volume: crate::ids::VolumeId(0),
+        offset: 4 * BLOCK,
+        len: BLOCK,
+        segments: Vec::new(),
+        head: Vec::new(),
+    };
+    rig.upstream.submit(0, IoId(77), 3, &io);
+    rig.heed();
+    let numbers = |kind| rig.requests.iter().filter(move |(_, of, _)| of.kind == kind).map(|(_, of, _)| of.cookie >> 16);
+    assert_eq!((numbers(Kind::Zeroes).collect(), numbers(Kind::Demote).collect()), (vec![3], vec![2]));
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_bugs_are_found() {
+    use crate::planted::{Bug, is_found_by};
+    let late = what_is_written_while_a_demotion_waits_has_a_higher_number_than_it;
+    assert!(is_found_by(Bug::DemotionVersionedLate, late));
+    let freed = neighbours_are_sent_together_with_the_version_of_the_first_one;
+    assert!(is_found_by(Bug::DemotedFrameFreedEarly, freed));
+}

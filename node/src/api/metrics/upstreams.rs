@@ -48,7 +48,7 @@ const DEMOTIONS: [Metric<DemotionStats, u64>; 4] = [
     (
         "aerogel_demote_dropped_bytes",
         "Blocks that its gateway has evicted and its cache has not taken: written since, or no room",
-        |of| of.dropped_blocks,
+        |of| of.dropped.total(),
     ),
     ("aerogel_demote_hit_bytes", "Taken blocks that the gateway has read again", |of| of.used_blocks),
 ];

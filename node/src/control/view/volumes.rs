@@ -193,10 +193,10 @@ impl DemotionView {
         let view = DemotionView {
             active: stats.is_lower,
             taken_bytes: stats.taken_blocks * BLOCK,
-            dropped_bytes: stats.dropped_blocks * BLOCK,
+            dropped_bytes: stats.dropped.total() * BLOCK,
             used_bytes: stats.used_blocks * BLOCK,
         };
-        (stats.is_lower || stats.taken_blocks + stats.dropped_blocks > 0).then_some(view)
+        (stats.is_lower || stats.taken_blocks + stats.dropped.total() > 0).then_some(view)
     }
 }
 
