@@ -34,6 +34,7 @@ use crate::entitled::Entitled;
 use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
+use crate::machines::Demoted;
 use crate::opening::Opening;
 use crate::operator::Ask;
 use crate::planning::Planning;
@@ -166,6 +167,8 @@ pub struct Stats {
     pub faults: u64,
     /// Bytes that were in stores at the most, on all machines.
     pub away_bytes: u64,
+    /// What two caches in a row have exchanged.
+    pub demotions: Demoted,
     /// Virtual time.
     pub time_ns: Nanos,
 }

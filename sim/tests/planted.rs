@@ -186,8 +186,7 @@ fn of_which_are_found(of: impl Fn(Bug) -> bool) {
     // sent, by a write of its block which has left the server's cache by then: unit tests of both ends find that.
     let is_rare = |bug: Bug| {
         let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
-        let of_tiers = [EarlierSessionDemoted, DemotionComparedEarly, DemotionVersionedLate];
-        of_stores.contains(&bug) || of_tiers.contains(&bug) || bug == LeaseFromReply
+        of_stores.contains(&bug) || bug == LeaseFromReply
     };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| of(bug) && !is_rare(bug)).collect();
     let missed = {

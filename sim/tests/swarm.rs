@@ -76,3 +76,10 @@ fn the_same_seed_is_the_same_world() {
         }
     }
 }
+
+#[test]
+fn demotions_are_taken_and_dropped_for_each_reason() {
+    let stats = TIERS_SEEDS.filter_map(|seed| swarm::run_machines(seed, Some(machines::Focus::Tiers), None).ok());
+    let sum = stats.fold(machines::Demoted::default(), |sum, world| sum.and(world.stats.demotions));
+    println!("{} worlds: {sum:?}, lost: {}", TIERS_SEEDS.end - TIERS_SEEDS.start, sum.lost());
+}

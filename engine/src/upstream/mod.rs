@@ -394,10 +394,13 @@ impl Upstream {
         assert!(connections > 0);
         self.now = self.now.max(now);
         self.settings.deadline_ns = deadline_ns;
-        let changes = std::mem::replace(&mut self.settings.connections, connections) != connections;
+        let connections_change = std::mem::replace(&mut self.settings.connections, connections) != connections;
+        let tiers_change = std::mem::replace(&mut self.settings.tiers, tiers) != tiers;
         let has_several = self.export.is_some_and(|export| export.has(export_flag::CAN_MULTI_CONN));
-        let changes = changes && has_several || std::mem::replace(&mut self.settings.tiers, tiers) != tiers;
-        if changes && matches!(self.phase, Phase::Open | Phase::Replaying) {
+        // The connections of a session have the same settings, and whether there are several is not known yet.
+        let is_opening = matches!(self.phase, Phase::Opening(_));
+        let changes = tiers_change || connections_change && (has_several || is_opening);
+        if changes && (is_opening || matches!(self.phase, Phase::Open | Phase::Replaying)) {
             self.lose_session(Some(Loss::Settings));
         }
         self.settle();

@@ -16,7 +16,7 @@ const FLUSHES_MAX: usize = 4;
 
 impl World {
     pub(super) fn finale(&mut self) -> Verdict {
-        self.is_busy = false;
+        (self.is_busy, self.payload_stalls_ns) = (false, None);
         self.note("the end begins".into());
         self.out.network.heal();
         self.restore()?;
@@ -39,7 +39,11 @@ impl World {
             self.read_all(at)?;
             self.flush(at)?;
         }
+        self.last_visit()?;
         self.end_offload()?;
+        for at in 0..self.machines.len() {
+            self.count_demotions(at)?;
+        }
         self.close_all()?;
         for at in 0..self.machines.len() {
             self.machines[at].disk.power_cut(self.out.now);
@@ -48,10 +52,10 @@ impl World {
             let mut history = std::mem::take(&mut self.volumes[at].history);
             history.power_cut(&self.media(at))?;
         }
-        Ok(())
+        self.check_visited()
     }
 
-    fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Verdict {
+    pub(super) fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) -> Verdict {
         let end = self.out.now + LONG_NS;
         while !done(self) {
             self.advance()?;

@@ -37,9 +37,12 @@ mod offload;
 mod serving;
 mod setup;
 mod striped;
+mod tiers;
 mod troubles;
+mod visitor;
 
 pub use setup::Focus;
+pub use tiers::Demoted;
 
 use engine::Event;
 use engine::control::Tiers;
@@ -61,6 +64,7 @@ use machine::{Machine, Running, Use};
 use network::{Chunk, Host, Network, Side, Wire};
 use offload::{READERS, STORES};
 use setup::{Kind, Setup};
+use visitor::{PART_BYTES, VISITOR, Visitor};
 
 /// Maximum number of events at one virtual time.
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
@@ -149,6 +153,9 @@ pub(crate) struct World {
     is_cut: bool,
     /// Since when another volume has the name of the export.
     swapped_at: Option<Nanos>,
+    /// The next payload that the server receives stops in the middle, for so long.
+    payload_stalls_ns: Option<Nanos>,
+    visitor: Option<Visitor>,
     at_once: u32,
 }
 
@@ -179,13 +186,15 @@ impl World {
         let network = Network::new(setup.speed, rng.fork());
         let has_stores = setup.kind.has_stores();
         let gateway = setup.kind.gateway();
+        let visitor = setup.is_visited.then(|| Visitor::new(setup.volumes[0].size));
+        let visited = |at: usize| if setup.is_visited && at == 0 { PART_BYTES } else { 0 };
         let new_volume = |(at, volume): (usize, &setup::VolumeSetup), rng: &mut Rng| Volume {
-            size: volume.size,
+            size: volume.size - visited(at),
             is_remote: volume.is_remote,
             front: if has_stores { at } else { gateway },
             history: History::of_clients(),
             places: match (Places::random(volume.size, rng), setup.tiers) {
-                (_, Tiers::Demote) if volume.is_remote => Places::everywhere(volume.size),
+                (_, Tiers::Demote) if volume.is_remote => Places::everywhere(volume.size - visited(at)),
                 (random, _) => random,
             },
             is_fenced: true,
@@ -229,6 +238,8 @@ impl World {
             put_off: 0,
             is_cut: false,
             swapped_at: None,
+            payload_stalls_ns: None,
+            visitor,
             at_once: 0,
         }
     }
@@ -281,6 +292,7 @@ impl World {
             let (_, wake) = self.out.queue.pop().expect("just seen");
             self.wake(wake)?;
         }
+        self.stall_payload();
         self.news()
     }
 
@@ -350,6 +362,10 @@ impl World {
         let (host, service) = (connection.hosts[side], connection.service);
         let Host::Machine { at, life } = host else {
             let Host::Client(client) = host else { return Ok(()) };
+            if client == VISITOR {
+                let what = self.out.network.deliver(self.out.now, &mut self.out.queue, wire, side);
+                return what.map_or(Ok(()), |what| self.visitor_receives(wire, &what));
+            }
             if client >= READERS {
                 return self.reader_receives(client - READERS, wire, side);
             }

@@ -123,8 +123,10 @@ pub(crate) struct Setup {
     pub(crate) is_late: bool,
     /// Connections of a process stall before it dies: all that it has sent arrives later.
     pub(crate) stalls: bool,
-    /// Whether the server takes what gateways evict; then one connection stalls, in place of a partition.
+    /// Whether the server takes what gateways evict; then connections stall, in place of a partition.
     pub(crate) tiers: Tiers,
+    /// A client without a session writes a part of the first volume at the server.
+    pub(crate) is_visited: bool,
     /// In place of a power cut, a store is away, and its client dies at about the time when it comes back.
     pub(crate) outages: bool,
 }
@@ -182,6 +184,7 @@ impl Setup {
             is_late: false,
             stalls: false,
             tiers: Tiers::Lru,
+            is_visited: false,
             outages: false,
         };
         let dice = &mut Rng::new(seed ^ 0x2e_705);
@@ -204,7 +207,7 @@ impl Setup {
     pub(crate) fn gateways_of_one(seed: u64, focus: Option<Focus>) -> Setup {
         let mut setup = Setup::random(seed, focus);
         let dice = &mut Rng::new(seed ^ 0x0071_e125);
-        if focus == Some(Focus::Tiers) || focus.is_none() && setup.kind != Kind::Stranger && dice.one_in(3) {
+        if focus == Some(Focus::Tiers) || focus.is_none() && dice.one_in(3) {
             setup.demote(dice);
         }
         setup
@@ -213,10 +216,11 @@ impl Setup {
     /// The server takes what gateways evict, whose volumes are larger than their caches.
     fn demote(&mut self, rng: &mut Rng) {
         self.tiers = Tiers::Demote;
-        self.kind = if self.kind == Kind::Stranger { Kind::Plain } else { self.kind };
+        // Such a server does not take it: its cache is as ever.
+        self.kind = if self.kind == Kind::Stranger && !rng.one_in(4) { Kind::Plain } else { self.kind };
         let remote = self.volumes.iter_mut().filter(|volume| volume.is_remote);
         remote.for_each(|volume| volume.size = rng.pick(&[400, 600, 900]) * BLOCK);
-        let range = rng.pick(&[0, 1, 4]);
+        let range = rng.pick(&[0, 1, 4, 10]);
         let commands = vec![
             (rng.pick(&[30, 60]), command::READ),
             (rng.pick(&[10, 40, 40]), command::WRITE),
@@ -233,6 +237,9 @@ impl Setup {
         self.speed.byte_ns = rng.pick(&[1, 10]);
         self.weights = rng.pick(&[[2, 20, 1, 2, 2], [1, 10, 2, 6, 6], [10, 10, 0, 1, 1]]);
         self.trouble_ns = rng.pick(&[20 * MILLISECOND, 100 * MILLISECOND, 500 * MILLISECOND]);
+        // What holes hide is not read at the server.
+        self.is_sparse = rng.pick(&[[false, false], [false, false], [true, false], [false, true], [true, true]]);
+        self.is_visited = self.kind != Kind::Stranger && rng.one_in(3);
     }
 
     /// Machines that off-load writes to one another.

@@ -89,7 +89,7 @@ impl World {
                     self.out.network.lose(self.out.now, &mut self.out.queue, wire);
                 }
             }
-            Trouble::Part if self.setup.tiers == Tiers::Demote => self.stall_one(away_ns),
+            Trouble::Part if self.setup.tiers == Tiers::Demote => self.trouble_between_caches(away_ns)?,
             Trouble::Part => {
                 self.note(format!("a partition for {away_ns} ns"));
                 self.out.network.part(server, gateway, self.out.now + away_ns);
@@ -135,16 +135,6 @@ impl World {
         self.out.queue.push(dies_at, kill);
     }
 
-    /// One connection of a gateway stalls: what it has demoted there arrives after what it sends on others.
-    fn stall_one(&mut self, away_ns: Nanos) {
-        let wires = self.out.network.between_machines();
-        if !wires.is_empty() {
-            let wire = self.out.rng.pick(&wires);
-            self.note(format!("{wire:?} stalls for {away_ns} ns"));
-            self.out.network.stall(self.out.now, wire, away_ns);
-        }
-    }
-
     /// A store is away from its client, or without power. The client dies a little before it is back, or after.
     fn outage(&mut self) -> Verdict {
         let Some(client) = self.served() else { return Ok(()) };
@@ -184,6 +174,7 @@ impl World {
         self.note(format!("the process of machine {machine} dies"));
         self.out.stats.restarts += 1;
         self.running(machine).end_readers();
+        self.count_demotions(machine)?;
         let state = &mut self.machines[machine];
         state.process = None;
         state.disk.server_died();
@@ -217,6 +208,7 @@ impl World {
         self.note(format!("machine {machine} loses power"));
         self.out.stats.restarts += 1;
         self.running(machine).end_readers();
+        self.count_demotions(machine)?;
         let state = &mut self.machines[machine];
         (state.process, state.is_on) = (None, false);
         state.disk.power_cut(self.out.now);

@@ -154,6 +154,24 @@ fn settings_apply_to_a_session_that_is_open() {
 }
 
 #[test]
+fn settings_that_change_while_a_session_is_opened_apply_to_it() {
+    // The server has not answered the first connection, or all but the second one.
+    for (is_mute, silent) in [(true, None), (false, Some(LinkId(1)))] {
+        let mut rig = Rig::idle(OURS, 2, 0);
+        (rig.is_mute, rig.silent) = (is_mute, silent);
+        rig.tick(0);
+        rig.upstream.set(rig.now, DEADLINE_NS, 4, Tiers::Demote);
+        rig.heed();
+        (rig.is_mute, rig.silent) = (false, None);
+        rig.lose();
+        rig.tick(RETRY_NS);
+        rig.answer(Kind::Flush);
+        let stats = rig.upstream.stats();
+        assert_eq!((stats.connections, stats.is_demoting, stats.reconnects), (4, true, 0));
+    }
+}
+
+#[test]
 fn what_nobody_wants_any_more_fails_at_once() {
     let mut rig = Rig::new(OURS, 1);
     let write = rig.write(0, 1);
