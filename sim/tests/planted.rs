@@ -123,7 +123,8 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 829,
-        Bug::DemotionNotCompared | Bug::SentDirtDropped => 8,
+        Bug::DemotionNotCompared => 103,
+        Bug::DemotionVersionedLate => 98,
         Bug::LeaseIgnored => 183,
         Bug::FencedDirtKept => 145,
         Bug::LeaseEndedEarly => 103,
@@ -180,13 +181,13 @@ fn of_which_are_found(of: impl Fn(Bug) -> bool) {
     // alone find them, as all others of it (`make test-planted-long`).
     use Bug::*;
     // A lease that counts from a reply shows if the reply waits for nearly as long as the lease lasts: unit tests of
-    // the upstream find that. What a gateway has read in earlier sessions is outdated only if a client without a
-    // session has written it meanwhile, which no world has: a unit test of the volumes finds that. That a demotion is
-    // compared too early, or with too late a version, shows if it is overtaken while it is received, or waits to be
-    // sent, by a write of its block which has left the server's cache by then: unit tests of both ends find that.
+    // the upstream find that. That a demotion is compared too early shows if it is overtaken while it is received by a
+    // write of its block which has left the server's cache by then; what a gateway has read in an earlier session is
+    // outdated only if a client without one has written it meanwhile. Neither shows in 700 worlds of two caches: unit
+    // tests that run with the bug find them (`make test-planted-long`).
     let is_rare = |bug: Bug| {
         let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
-        of_stores.contains(&bug) || bug == LeaseFromReply
+        of_stores.contains(&bug) || [LeaseFromReply, DemotionComparedEarly, EarlierSessionDemoted].contains(&bug)
     };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| of(bug) && !is_rare(bug)).collect();
     let missed = {

@@ -131,7 +131,8 @@ impl World {
             let of = volume.demotions;
             let sent = volume.upstreams.iter().map(|upstream| upstream.demoted_blocks).sum();
             let (taken, used) = (of.taken_blocks, of.used_blocks);
-            sum = sum.and(Demoted { sent, unsent: of.unsent_blocks, taken, used, dropped: of.dropped, renegotiated: 0 });
+            sum =
+                sum.and(Demoted { sent, unsent: of.unsent_blocks, taken, used, dropped: of.dropped, renegotiated: 0 });
         }
         if self.setup.kind == Kind::Stranger && sum != Demoted::default() {
             return Err(format!("demotions to a server that does not know them: {sum:?}"));

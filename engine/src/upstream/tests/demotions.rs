@@ -128,7 +128,8 @@ fn what_is_written_while_a_demotion_waits_has_a_higher_number_than_it() {
     };
     rig.upstream.submit(0, IoId(77), 3, &io);
     rig.heed();
-    let numbers = |kind| rig.requests.iter().filter(move |(_, of, _)| of.kind == kind).map(|(_, of, _)| of.cookie >> 16);
+    let numbers =
+        |kind| rig.requests.iter().filter(move |(_, of, _)| of.kind == kind).map(|(_, of, _)| of.cookie >> 16);
     assert_eq!((numbers(Kind::Zeroes).collect(), numbers(Kind::Demote).collect()), (vec![3], vec![2]));
 }
 
