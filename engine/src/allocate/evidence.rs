@@ -72,6 +72,24 @@ pub struct Reads {
 }
 
 impl Observed {
+    /// What was measured since. `None` if a sum has gone back. Time that it had may be taken back from it.
+    pub(super) fn since(&self, earlier: &Observed) -> Option<Observed> {
+        let difference = |now: f64, then: f64| (now >= then).then_some(now - then);
+        let reads = |now: &Reads, then: &Reads| {
+            Some(Reads {
+                count: difference(now.count, then.count)?,
+                device_ns: difference(now.device_ns, then.device_ns)?,
+                service_ns: difference(now.service_ns, then.service_ns)?,
+            })
+        };
+        Some(Observed {
+            reads: reads(&self.reads, &earlier.reads)?,
+            beside_writes: reads(&self.beside_writes, &earlier.beside_writes)?,
+            writes_ns: difference(self.writes_ns, earlier.writes_ns)?,
+            owned_ns: (self.owned_ns - earlier.owned_ns).max(0.0),
+        })
+    }
+
     /// The reads that no write delayed; all reads, if each was in the device with a write.
     fn alone(&self) -> Reads {
         let (all, beside) = (self.reads, self.beside_writes);

@@ -1,9 +1,9 @@
 //! One allocation of first-tier cache, second-tier cache and disk time to tenants.
 //!
 //! ```text
-//!   curves, latencies, load ─► Evidence ─► Model ─► Surface: (tenant, c, s, share) ─► mean latency
-//!                                            ▲                        │
-//!   measured latencies ─► Refinement ────────┘                        ▼
+//!   curves, Counters ─► Subject ─► Evidence ─► Model ─► Surface: (tenant, c, s, share) ─► mean latency
+//!                                              ▲                      │
+//!   measured latencies ─► Refinement ──────────┘                      ▼
 //!   memory, shares, bounds ─► Problem, Goal ──────────► search: climb, exact ─► Vec<Allotment>
 //!                                                       baseline: mrc, disk-only, …
 //!   plan after plan ─► Watched, Moving, Follower ─► which of them are applied
@@ -29,6 +29,7 @@ mod evidence;
 mod exact;
 mod follow;
 mod goal;
+mod measured;
 mod model;
 mod problem;
 mod refine;
@@ -42,6 +43,7 @@ pub use evidence::{Depth, DiskTime, Evidence, Interruption, Loss, Observed, Read
 pub use exact::{TooLarge, exact};
 pub use follow::{Candidate, Follower, Lived, Moving, Steady, Verdict, Watched};
 pub use goal::{Goal, Utility};
+pub use measured::{Counters, Measured, Missing, Other, Subject, Sum};
 pub use model::{Model, Prediction};
 pub use problem::{Allotment, Bounds, Disk, Grid, Problem, Tenant, Unfit};
 pub use refine::{Fit, Refined, Refinement};

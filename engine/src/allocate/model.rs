@@ -142,15 +142,16 @@ impl Evidence {
 impl DiskTime {
     /// Disk time of a read with 1, 2, … `outstanding` reads in the disk.
     fn services(&self, outstanding: u32) -> Vec<f64> {
-        (1..=outstanding.max(1)).map(|depth| self.service_ns(depth)).collect()
+        (1..=outstanding.max(1)).map(|depth| self.service_ns(depth.into())).collect()
     }
 
-    fn service_ns(&self, depth: u32) -> f64 {
-        let past = self.reads.partition_point(|entry| entry.depth < depth);
+    /// Disk time of a read with so many in the disk on average.
+    pub(super) fn service_ns(&self, depth: f64) -> f64 {
+        let past = self.reads.partition_point(|entry| f64::from(entry.depth) < depth);
         let Some(after) = self.reads.get(past) else { return self.reads[self.reads.len() - 1].service_ns };
         let Some(before) = past.checked_sub(1).map(|at| &self.reads[at]) else { return after.service_ns };
-        let octaves = |depth: u32| f64::from(depth).log2();
-        let part = (octaves(depth) - octaves(before.depth)) / (octaves(after.depth) - octaves(before.depth));
+        let octaves = |from: u32, to: f64| (to / f64::from(from)).log2();
+        let part = octaves(before.depth, depth) / octaves(before.depth, after.depth.into());
         before.service_ns + (after.service_ns - before.service_ns) * part
     }
 }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use engine::allocate::{Counters, Depth};
 use engine::control::{Command, FRAME_BYTES, LEAST_BYTES, Report, Snapshot, TenantStats};
+use engine::disk::profile::Profile;
 use engine::ids::VolumeId;
 use engine::units::{SECOND, Share};
 use tracing::info;
@@ -17,8 +19,8 @@ use super::shares::Shares;
 use super::show::SNAPSHOT_TIMEOUT;
 use super::tenants::TenantChange;
 use super::view::{
-    CurveEvidence, DiskEvidence, EvidenceView, LoadEvidence, PlannedTenant, Resource, SetAllocation, TenantEvidence,
-    VolumeEvidence,
+    CurveEvidence, DepthEvidence, DiskEvidence, EvidenceView, LoadEvidence, PlannedTenant, Resource, SetAllocation,
+    TenantEvidence, VolumeEvidence,
 };
 use super::{AllocationError, Control, Done, Error, Invalid, Kind, Running};
 use crate::disk_thread::DiskHandle;
@@ -97,6 +99,7 @@ impl Control {
             round_seconds: (round_ns > 0).then(|| round_ns as f64 / SECOND as f64),
             round_seconds_max: has_slices.then(|| chosen.settings.round_max_ns as f64 / SECOND as f64),
             switch_seconds: has_slices.then(|| chosen.settings.switch_ns as f64 / SECOND as f64),
+            reads_by_depth: by_depth(&running.store.known().profile),
             tenants,
         })
     }
@@ -240,36 +243,42 @@ fn part(ppb: u64) -> f64 {
 }
 
 /// Sums of the counters of a tenant's volumes.
+fn by_depth(profile: &Profile) -> Vec<DepthEvidence> {
+    let view = |of: Depth| DepthEvidence { depth: of.depth, seconds: of.service_ns / SECOND as f64 };
+    Depth::of_profile(profile).into_iter().map(view).collect()
+}
+
 fn load(stats: &TenantStats, snapshot: &Snapshot) -> LoadEvidence {
-    let seconds = |ns: u64| ns as f64 / SECOND as f64;
+    let Some(of) = Counters::of(snapshot, stats.tenant) else { return LoadEvidence::default() };
+    let (seconds, disk) = (|ns: f64| ns / SECOND as f64, &of.disk);
     let mut load = LoadEvidence {
-        busy_seconds: seconds(stats.waiting_ns),
-        outstanding_max: stats.outstanding_max,
-        disk_requests: stats.usage.completed.requests,
-        disk_owned_seconds: seconds(stats.usage.owned_ns),
-        disk_read_seconds: seconds(stats.spent.fill_ns),
-        disk_write_seconds: seconds(stats.spent.write_back_ns + stats.spent.sync_ns),
-        rounds: stats.plan.map_or(0, |plan| plan.rounds),
-        rounds_seconds: seconds(stats.plan.map_or(0, |plan| plan.rounds_ns)),
+        reads: of.reads.count as u64,
+        read_seconds: seconds(of.reads.ns),
+        hits: of.hits.count as u64,
+        hit_seconds: seconds(of.hits.ns),
+        missed_bytes: of.missed_bytes as u64,
+        writes: of.writes.count as u64,
+        write_seconds: seconds(of.writes.ns),
+        busy_seconds: seconds(stats.waiting_ns as f64),
+        outstanding_max: of.outstanding_max,
+        disk_reads: of.fills.count as u64,
+        disk_service_seconds: seconds(disk.reads.device_ns),
+        disk_read_seconds: seconds(disk.reads.service_ns),
+        beside_writes_reads: disk.beside_writes.count as u64,
+        beside_writes_service_seconds: seconds(disk.beside_writes.device_ns),
+        beside_writes_read_seconds: seconds(disk.beside_writes.service_ns),
+        disk_write_seconds: seconds(disk.writes_ns),
+        rounds: of.rounds.count as u64,
+        rounds_seconds: seconds(of.rounds.ns),
+        disk_requests: of.device_requests as u64,
+        disk_owned_seconds: seconds(disk.owned_ns),
         ..LoadEvidence::default()
     };
     for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == stats.tenant) {
-        load.reads += volume.read.latency.count();
         load.read_bytes += volume.read.bytes;
-        load.read_seconds += seconds(volume.read.latency.sum_ns);
-        load.hits += volume.hits.requests;
-        load.hit_seconds += seconds(volume.hits.sum_ns);
-        load.writes += volume.write.latency.count();
         load.write_bytes += volume.write.bytes;
-        load.write_seconds += seconds(volume.write.latency.sum_ns);
-        load.disk_reads += volume.fills.requests;
-        load.disk_queue_seconds += seconds(volume.fills.queued_ns);
-        load.disk_slice_seconds += seconds(volume.fills.slice_ns);
-        load.disk_service_seconds += seconds(volume.fills.device_ns);
-        let beside = &volume.fills.beside_writes;
-        load.beside_writes_reads += beside.requests;
-        load.beside_writes_service_seconds += seconds(beside.device_ns);
-        load.beside_writes_read_seconds += seconds(beside.service_ns);
+        load.disk_queue_seconds += seconds(volume.fills.queued_ns as f64);
+        load.disk_slice_seconds += seconds(volume.fills.slice_ns as f64);
     }
     load
 }

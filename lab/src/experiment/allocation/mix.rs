@@ -102,7 +102,7 @@ impl Mix {
         let of = |(told, at): (&super::play::Told, &Allotment)| {
             let share = f64::from(at.share) / f64::from(self.grid.share_steps);
             let (first, second) = (self.grid.bytes(at.first), self.grid.bytes(at.second));
-            let evidence = evidence(told, first.max(second), profile)?;
+            let evidence = evidence(told, (first, second), share, profile)?;
             if !evidence.predict(first, second, share).latency_ns.is_finite() {
                 return Err(format!("{}: the model has no latency: {evidence:?}", self.name));
             }

@@ -59,7 +59,8 @@ fn share(of: Allotment) -> f64 {
 
 /// The evidence of a load, from its run with [`BASE`].
 fn of_base(base: &Told, scene: &Scene) -> Result<Evidence, String> {
-    evidence(base, grid().bytes(BASE.first.max(BASE.second)), &scene.stand.profile(true)?)
+    let caches = (grid().bytes(BASE.first), grid().bytes(BASE.second));
+    evidence(base, caches, share(BASE), &scene.stand.profile(true)?)
 }
 
 /// What is measured of a load.

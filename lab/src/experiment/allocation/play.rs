@@ -1,6 +1,7 @@
 //! Tenants behind gateways, with stated partitions in both tiers and stated shares of one disk.
 
 use engine::Config;
+use engine::allocate::Counters;
 use engine::control::{
     CacheSpec, Command, LEAST_BYTES, Report, Snapshot, TenantSpec, Tiers as Together, VolumeStats, WriteCache,
 };
@@ -89,8 +90,8 @@ pub struct Told {
     pub server: [VolumeStats; 2],
     /// The curve on its gateway, at the end.
     pub curve: View,
-    /// Most requests that its clients had outstanding on the gateway, of the looks in the counted time.
-    pub outstanding: u32,
+    /// What the tenant did on its gateway in the counted time.
+    pub at_gateway: Counters,
     /// The server's snapshot at both times, and the tenant in it.
     pub disk: [Snapshot; 2],
     pub tenant: TenantId,
@@ -103,8 +104,6 @@ pub struct Played {
     pub told: Vec<Told>,
 }
 
-/// How often a control plane looks at the number of outstanding requests.
-const LOOK_NS: Nanos = SECOND / 2;
 /// Memory for what the tenants' partitions do not use, bytes.
 const SPARE: u64 = 1 << 20;
 
@@ -203,35 +202,25 @@ impl Running {
         let end = self.tiers.now() + counted_ns;
         let mut failed = None;
         let mut sums = vec![[(0u64, 0u64); 2]; self.tenants];
-        let mut outstanding = vec![0; self.tenants];
-        while self.tiers.now() < end {
-            let until = (self.tiers.now() + LOOK_NS).min(end);
-            self.tiers.run(until, |done| {
-                failed = failed.or(done.failed.then_some(done));
-                let is_write = done.request.op != sim::load::Op::Read;
-                let sum = &mut sums[done.volume][usize::from(is_write)];
-                *sum = (sum.0 + 1, sum.1 + (done.done_ns - done.request.intended_ns));
-            });
-            let look = Looks::take(&mut self.tiers, self.gateways)?;
-            for (at, most) in outstanding.iter_mut().enumerate() {
-                let (gateway, volume, _) = self.tiers.place(at);
-                let of_volume = look.gateways[gateway].connections.iter().filter(|conn| conn.volume == volume);
-                *most = of_volume.map(|conn| conn.in_flight).sum::<u32>().max(*most);
-            }
-        }
+        self.tiers.run(end, |done| {
+            failed = failed.or(done.failed.then_some(done));
+            let is_write = done.request.op != sim::load::Op::Read;
+            let sum = &mut sums[done.volume][usize::from(is_write)];
+            *sum = (sum.0 + 1, sum.1 + (done.done_ns - done.request.intended_ns));
+        });
         if let Some(done) = failed {
             return Err(failure(done));
         }
         let after = Looks::take(&mut self.tiers, self.gateways)?;
         let seconds = counted_ns as f64 / 1e9;
-        let told = (0..self.tenants).map(|at| self.told(at, [&before, &after], outstanding[at], seconds));
+        let told = (0..self.tenants).map(|at| self.told(at, [&before, &after], seconds));
         let told: Vec<Told> = told.collect::<Result<_, String>>()?;
         let seen = told.iter().zip(sums).map(|(told, sums)| seen(told, sums)).collect();
         Ok(Played { seen, told })
     }
 
-    fn told(&mut self, at: usize, looks: [&Looks; 2], outstanding: u32, seconds: f64) -> Result<Told, String> {
-        let (gateway, volume, _) = self.tiers.place(at);
+    fn told(&mut self, at: usize, looks: [&Looks; 2], seconds: f64) -> Result<Told, String> {
+        let (gateway, volume, at_gateway) = self.tiers.place(at);
         let Report::Curve(curve) = self.tiers.ask(Some(gateway), Command::Curve(volume, None))? else {
             return Err("a curve was asked for and not given".into());
         };
@@ -239,7 +228,7 @@ impl Running {
             gateway: looks.map(|look| of_volume(&look.gateways[gateway], volume)),
             server: looks.map(|look| of_volume(&look.server, VolumeId(at as u32))),
             curve: *curve,
-            outstanding,
+            at_gateway: between(looks.map(|look| &look.gateways[gateway]), at_gateway),
             disk: looks.map(|look| look.server.clone()),
             tenant: TenantId(at as u32),
             seconds,
@@ -283,6 +272,12 @@ fn of_volume(snapshot: &Snapshot, volume: VolumeId) -> VolumeStats {
     snapshot.volumes.iter().find(|stats| stats.volume == volume).expect("it is open").clone()
 }
 
+/// What a tenant did between two snapshots.
+pub fn between([before, after]: [&Snapshot; 2], tenant: TenantId) -> Counters {
+    let [before, after] = [before, after].map(|snapshot| Counters::of(snapshot, tenant).expect("it is there"));
+    after.since(&before).expect("counters of a process do not go back")
+}
+
 /// The difference of a counter.
 pub fn since(looks: &[VolumeStats; 2], of: impl Fn(&VolumeStats) -> u64) -> f64 {
     (of(&looks[1]) - of(&looks[0])) as f64
@@ -322,11 +317,5 @@ impl Told {
         let misses = since(&self.server, |stats| stats.miss_blocks).min(reads);
         let sum = since(&self.server, |stats| stats.read.latency.sum_ns);
         (misses > 0.0).then(|| ((sum - (reads - misses).max(0.0) * HIT_NS) / misses).max(0.0))
-    }
-
-    /// Mean latency of the reads that arrive at the server.
-    pub fn server_read_ns(&self) -> Option<f64> {
-        let reads = since(&self.server, |stats| stats.read.requests);
-        (reads > 0.0).then(|| since(&self.server, |stats| stats.read.latency.sum_ns) / reads)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::allocate::{Counters, Measured, Reads, Sum};
 use hyper::Method;
 
 use crate::cli::arguments::AllocateWhat;
@@ -48,64 +49,38 @@ pub(super) struct ObservedServer {
 pub(super) struct ObservedDisk {
     pub(super) now: DiskEvidence,
     /// For each tenant in `now`: what it did in the window, and since the start.
-    pub(super) loads: Vec<(Load, Load)>,
+    pub(super) loads: Vec<Measured>,
 }
 
-/// What a tenant did in a time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
-    pub(super) seconds: f64,
-    pub(super) did: LoadEvidence,
-}
-
-impl Load {
-    fn between(before: &LoadEvidence, after: &LoadEvidence, seconds: f64) -> Option<Load> {
-        let count = |now: u64, then: u64| now.checked_sub(then);
-        let time = |now: f64, then: f64| (now >= then).then_some(now - then);
-        let did = LoadEvidence {
-            reads: count(after.reads, before.reads)?,
-            read_bytes: count(after.read_bytes, before.read_bytes)?,
-            read_seconds: time(after.read_seconds, before.read_seconds)?,
-            hits: count(after.hits, before.hits)?,
-            hit_seconds: time(after.hit_seconds, before.hit_seconds)?,
-            writes: count(after.writes, before.writes)?,
-            write_bytes: count(after.write_bytes, before.write_bytes)?,
-            write_seconds: time(after.write_seconds, before.write_seconds)?,
-            busy_seconds: time(after.busy_seconds, before.busy_seconds)?,
-            outstanding_max: after.outstanding_max,
-            disk_reads: count(after.disk_reads, before.disk_reads)?,
-            disk_queue_seconds: time(after.disk_queue_seconds, before.disk_queue_seconds)?,
-            disk_slice_seconds: time(after.disk_slice_seconds, before.disk_slice_seconds)?,
-            disk_service_seconds: time(after.disk_service_seconds, before.disk_service_seconds)?,
-            disk_read_seconds: time(after.disk_read_seconds, before.disk_read_seconds)?,
-            beside_writes_reads: count(after.beside_writes_reads, before.beside_writes_reads)?,
-            beside_writes_service_seconds: time(
-                after.beside_writes_service_seconds,
-                before.beside_writes_service_seconds,
-            )?,
-            beside_writes_read_seconds: time(after.beside_writes_read_seconds, before.beside_writes_read_seconds)?,
-            disk_write_seconds: time(after.disk_write_seconds, before.disk_write_seconds)?,
-            rounds: after.rounds.saturating_sub(before.rounds),
-            rounds_seconds: (after.rounds_seconds - before.rounds_seconds).max(0.0),
-            disk_requests: count(after.disk_requests, before.disk_requests)?,
-            disk_owned_seconds: (after.disk_owned_seconds - before.disk_owned_seconds).max(0.0),
-        };
-        Some(Load { seconds, did })
+/// The counters of a tenant at a time on its disk's clock.
+pub(super) fn counters(load: &LoadEvidence, seconds: f64) -> Counters {
+    let ns = |seconds: f64| seconds * 1e9;
+    let sum = |count: u64, seconds: f64| Sum { count: count as f64, ns: ns(seconds) };
+    Counters {
+        elapsed_ns: ns(seconds),
+        reads: sum(load.reads, load.read_seconds),
+        hits: sum(load.hits, load.hit_seconds),
+        missed_bytes: load.missed_bytes as f64,
+        writes: sum(load.writes, load.write_seconds),
+        outstanding_max: load.outstanding_max,
+        fills: sum(load.disk_reads, load.disk_queue_seconds + load.disk_slice_seconds + load.disk_service_seconds),
+        device_requests: load.disk_requests as f64,
+        disk: engine::allocate::Observed {
+            reads: Reads {
+                count: load.disk_reads as f64,
+                device_ns: ns(load.disk_service_seconds),
+                service_ns: ns(load.disk_read_seconds),
+            },
+            beside_writes: Reads {
+                count: load.beside_writes_reads as f64,
+                device_ns: ns(load.beside_writes_service_seconds),
+                service_ns: ns(load.beside_writes_read_seconds),
+            },
+            writes_ns: ns(load.disk_write_seconds),
+            owned_ns: ns(load.disk_owned_seconds),
+        },
+        rounds: sum(load.rounds, load.rounds_seconds),
     }
-
-    pub(super) fn requests(&self) -> u64 {
-        self.did.reads + self.did.writes
-    }
-
-    /// Mean latency of all requests, seconds.
-    pub(super) fn latency(&self) -> Option<f64> {
-        mean(self.did.read_seconds + self.did.write_seconds, self.requests())
-    }
-}
-
-/// The mean of a sum, if it is over anything.
-pub(super) fn mean(sum: f64, count: u64) -> Option<f64> {
-    (count > 0).then(|| sum / count as f64)
 }
 
 impl Servers {
@@ -181,13 +156,11 @@ impl Servers {
 fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk {
     let earlier = before.disks.iter().find(|disk| disk.disk == now.disk);
     let load = |tenant: &TenantEvidence| {
-        let total = Load { seconds: now.seconds, did: tenant.load };
+        let total = counters(&tenant.load, now.seconds);
         let then = earlier.and_then(|disk| disk.tenants.iter().find(|then| then.tenant == tenant.tenant));
-        let between = then
-            .zip(earlier)
-            .and_then(|(then, disk)| Load::between(&then.load, &tenant.load, now.seconds - disk.seconds));
+        let then = then.zip(earlier).map(|(then, disk)| counters(&then.load, disk.seconds));
         // A tenant that is new has done everything since.
-        (between.unwrap_or(total), total)
+        Measured { window: then.and_then(|then| total.since(&then)).unwrap_or(total), total }
     };
     let loads = now.tenants.iter().map(load).collect();
     ObservedDisk { now, loads }

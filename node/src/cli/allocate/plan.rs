@@ -10,7 +10,7 @@ use engine::units::BLOCK;
 use serde::Serialize;
 
 use super::Failure;
-use super::apply::Change;
+use super::apply::{Change, changes};
 use super::gather::Observed;
 use super::goals::Goals;
 use super::problem::{Has, Posed, is_handed, memory, pose};
@@ -250,10 +250,7 @@ impl Solving<'_> {
         let moving = Moving::new(latency_ns, model, &present, every_ns);
         let now = total(&latency_ns, &present);
         let then = total(&|tenant, at| moving.latency_ns(tenant, at), &planned);
-        let measured = subjects.iter().map(|of| {
-            let load = self.observed.loads(of.gateway.unwrap_or(of.server)).0;
-            load.latency().unwrap_or(0.0) * 1e9
-        });
+        let measured = subjects.iter().map(|of| self.observed.latency_ns(*of).unwrap_or(0.0));
         let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], planned[tenant]));
         Judged {
             steady,
@@ -324,7 +321,7 @@ pub(super) fn plan(
     let tenant = |tenant: usize| {
         let Subject { server, gateway } = posed.subjects[tenant];
         let place = |server: usize| observed.servers[server].place.to_string();
-        let measured = observed.loads(gateway.unwrap_or(server)).0.latency();
+        let measured = observed.latency_ns(posed.subjects[tenant]).map(|ns| ns / 1e9);
         let (now, planned) = (posed.now[tenant], all[tenant]);
         TenantPlanView {
             name: names[tenant].clone(),
@@ -342,6 +339,7 @@ pub(super) fn plan(
         }
     };
     let tenants: Vec<TenantPlanView> = (0..names.len()).map(tenant).collect();
+    let window_seconds = |of: &Subject| observed.loads(of.server).window.elapsed_ns / 1e9;
     let unplanned = posed.kept.iter().map(|kept| UnplannedView {
         name: observed.tenant(kept.at).tenant.clone(),
         server: observed.servers[kept.at.server].place.to_string(),
@@ -350,7 +348,7 @@ pub(super) fn plan(
     let view = PlanView {
         goal: what.goal.name(),
         method: what.method.name(),
-        window_seconds: posed.subjects.iter().map(|of| observed.loads(of.server).0.seconds).fold(0.0, f64::max),
+        window_seconds: posed.subjects.iter().map(window_seconds).fold(0.0, f64::max),
         total: TotalView {
             now_seconds: now_ns.iter().sum::<f64>() / 1e9,
             planned_seconds: planned_ns.iter().sum::<f64>() / 1e9,
@@ -371,9 +369,8 @@ pub(super) fn plan(
         now: posed.now[tenant],
         planned: all[tenant],
     };
-    let surfaces = (0..names.len()).map(drawn).collect();
-    let judged = solving.judged(at, steady, keys);
-    Ok(Planned { changes: super::apply::changes(observed, &posed.subjects, &all), view, surfaces, judged })
+    let (surfaces, changes) = ((0..names.len()).map(drawn).collect(), changes(observed, &posed.subjects, &all));
+    Ok(Planned { changes, view, surfaces, judged: solving.judged(at, steady, keys) })
 }
 
 /// Corrections of the model by what was measured, whether all of it is to be relied on, and the keys of the tenants.
@@ -384,13 +381,10 @@ fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refine
     }
     let (mut refinements, mut steady, mut keys) = (Vec::new(), Steady::Yes, Vec::new());
     for (tenant, (subject, at)) in posed.subjects.iter().zip(posed.present()).enumerate() {
-        let front = subject.gateway.unwrap_or(subject.server);
         let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
-        let measured_ns = observed.loads(front).0.latency().unwrap_or(0.0) * 1e9;
+        let measured_ns = observed.latency_ns(*subject).unwrap_or(0.0);
         let model_ns = posed.predicted(tenant, posed.now[tenant]).latency_ns;
-        let did = observed.loads(subject.server).0.did;
-        let missed = did.reads.saturating_sub(did.hits) as f64 / did.reads.max(1) as f64;
-        let missed_blocks = did.read_bytes as f64 / BLOCK as f64 * missed;
+        let missed_blocks = observed.loads(subject.server).window.missed_bytes / BLOCK as f64;
         let known = memory.known.entry(key.clone()).or_default();
         let lived = Lived { at, measured_ns, model_ns, missed_blocks };
         steady = steady.max(known.learn(&posed.evidence[tenant], lived));

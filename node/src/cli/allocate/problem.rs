@@ -1,22 +1,18 @@
 //! From evidence to the problem that the engine solves, and from its solution to sizes and shares.
 
 use engine::allocate::{
-    Allotment, Bounds, DiskTime, Evidence, Grid, Interruption, Loss, MissRatios, Model, Problem, Reads, Round, Tenant,
-    Tiers,
+    self, Allotment, Bounds, Counters, Depth, Evidence, Grid, Interruption, Loss, Measured, MissRatios, Missing, Model,
+    Other, Problem, Round, Tenant, Tiers,
 };
 use engine::units::BLOCK;
 
 use super::Failure;
-use super::gather::{Load, Observed, mean};
+use super::gather::Observed;
 use super::tenants::{At, Kept, Subject, matched};
-use crate::control::view::{CurveEvidence, DiskEvidence, Resource, TenantEvidence, VolumeEvidence};
+use crate::control::view::{CurveEvidence, DepthEvidence, DiskEvidence, Resource, TenantEvidence, VolumeEvidence};
 
 /// A curve needs at least this many block reads and writes, as `volume curve`.
 const CURVE_LEAST: f64 = 1000.0;
-/// A mean of fewer is not used if there is one of more.
-const MEAN_LEAST: u64 = 10;
-/// Latency of a hit, until one was measured: a request and its reply over a socket.
-const HIT_NS_ASSUMED: f64 = 100_000.0;
 /// Steps of share: halves, thirds, quarters, fifths, sixths and eighths are whole numbers of them.
 const SHARE_STEPS: u32 = 120;
 /// Finer steps, if requested shares do not fit otherwise.
@@ -338,113 +334,43 @@ impl Posed {
     }
 }
 
-/// A mean in nanoseconds: of the window if that has enough, else since the start.
-fn mean_ns((window, total): (Load, Load), of: impl Fn(&Load) -> (f64, u64)) -> Option<f64> {
-    let (sum, count) = of(&window);
-    let (sum, count) = if count >= MEAN_LEAST { (sum, count) } else { of(&total) };
-    mean(sum * 1e9, count)
-}
-
 /// What the model needs to know of a tenant, or why it cannot be planned.
 fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evidence, String> {
-    let front = subject.gateway.unwrap_or(subject.server);
-    let (clients, server) = (observed.loads(front), observed.loads(subject.server));
-    let curve = curve_of(observed.tenant(front))?;
-    let window = clients.0;
-    if window.requests() == 0 {
-        return Err(format!("it had no requests in {:.0} s", window.seconds));
-    }
-    let hit = |load: &Load| (load.did.hit_seconds, load.did.hits);
-    let read = |load: &Load| (load.did.read_seconds, load.did.reads);
-    let missed = |load: &Load| (load.did.read_seconds - load.did.hit_seconds, load.did.reads - load.did.hits);
-    let disk = |load: &Load| {
-        let did = &load.did;
-        (did.disk_queue_seconds + did.disk_slice_seconds + did.disk_service_seconds, did.disk_reads)
-    };
-    let disk_ns = mean_ns(server, disk).ok_or("no read of the disk was measured yet")?;
-    let server_hit_ns = mean_ns(server, hit).unwrap_or(HIT_NS_ASSUMED);
-    let (first_hit_ns, second_hit_ns) = match subject.gateway {
-        None => (server_hit_ns, server_hit_ns),
-        Some(_) => {
-            // What a miss of the gateway takes, less what the server's disk takes of that on average.
-            let at_disk_ns = mean_ns(server, read).map_or(0.0, |read| (read - server_hit_ns).max(0.0));
-            let miss_ns = mean_ns(clients, missed).map(|missed| (missed - at_disk_ns).max(server_hit_ns));
-            (mean_ns(clients, hit).unwrap_or(HIT_NS_ASSUMED), miss_ns.unwrap_or(2.0 * server_hit_ns))
-        }
-    };
-    let (reads, requests) = (window.did.reads as f64, window.requests() as f64);
-    let rate = requests / window.seconds;
-    let latency = window.latency().unwrap_or(0.0);
-    let outstanding = window.did.outstanding_max.max(1);
-    let think = (f64::from(outstanding) / rate - latency).max(0.0);
+    let curve = curve_of(observed.tenant(subject.gateway.unwrap_or(subject.server)))?;
     let points = |of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
-    let now = present(observed, subject);
-    let writes = points(|point| point.write_miss_ratio);
-    let unabsorbed = writes.at(now.first.max(now.second) as f64);
-    let disk_time = disk_time(server, unabsorbed * window.did.writes as f64 / window.seconds);
-    let (disk_time, is_apart) = disk_time.ok_or("no read of the disk was measured yet")?;
-    let round = round(observed, subject.server);
-    let evidence = Evidence {
+    let depth = |of: &DepthEvidence| Depth { depth: of.depth, service_ns: of.seconds * 1e9 };
+    let (server, now) = (observed.loads(subject.server), present(observed, subject));
+    let known = allocate::Subject {
         tiers: tiers(observed, subject),
         reads: points(|point| point.read_miss_ratio),
-        writes,
-        read_fraction: reads / requests,
-        references_per_second: rate,
-        first_hit_ns,
-        second_hit_ns,
-        write_ns: mean_ns(clients, |load| (load.did.write_seconds, load.did.writes)).unwrap_or(first_hit_ns),
-        disk: disk_time,
-        outstanding,
-        think_ns: think * 1e9,
-        round,
+        writes: points(|point| point.write_miss_ratio),
+        gateway: subject.gateway.map(|at| observed.loads(at)),
+        server,
+        first: now.first,
+        second: now.second,
+        share: now.share,
+        unused,
+        client_ns: 0.0,
+        by_depth: observed.disk(subject.server).reads_by_depth.iter().map(depth).collect(),
+        round: round(observed, subject.server),
     };
-    if is_apart && evidence.round.is_some() {
-        return Ok(evidence);
-    }
-    Ok(evidence.calibrated(now.first, now.second, now.share.max(unused).clamp(0.001, 1.0), disk_ns))
-}
-
-/// What its requests take of the disk, if `unabsorbed` writes a second reach it; and whether that is disk time by use.
-/// Otherwise the time in the device stands for it, in which other requests of the tenant may have been served.
-fn disk_time((window, total): (Load, Load), unabsorbed: f64) -> Option<(DiskTime, bool)> {
-    let of = |load: &Load| {
-        let did = &load.did;
-        engine::allocate::Observed {
-            reads: Reads {
-                count: did.disk_reads as f64,
-                device_ns: did.disk_service_seconds * 1e9,
-                service_ns: did.disk_read_seconds * 1e9,
-            },
-            beside_writes: Reads {
-                count: did.beside_writes_reads as f64,
-                device_ns: did.beside_writes_service_seconds * 1e9,
-                service_ns: did.beside_writes_read_seconds * 1e9,
-            },
-            writes_ns: did.disk_write_seconds * 1e9,
-            owned_ns: did.disk_owned_seconds * 1e9,
-        }
-    };
-    let observed = of(if window.did.disk_reads >= MEAN_LEAST { &window } else { &total });
-    let Some((read_ns, _)) = observed.service() else {
-        let service_ns = service_ns((window, total))?;
-        return Some((DiskTime::constant(service_ns, service_ns), false));
-    };
-    let writes_ns = window.did.disk_write_seconds * 1e9 / window.seconds;
-    let write_ns = if unabsorbed > 0.0 { writes_ns / unabsorbed } else { read_ns };
-    Some((DiskTime { delay_ns: observed.delay_ns(), ..DiskTime::constant(read_ns, write_ns) }, true))
+    let window = known.gateway.unwrap_or(server).window;
+    known.evidence().map_err(|missing| match missing {
+        Missing::Requests => format!("it had no requests in {:.0} s", window.elapsed_ns / 1e9),
+        Missing::DiskReads => "no read of the disk was measured yet, and the disk has no profile".into(),
+    })
 }
 
 /// How its disk is divided in time: the round as planned on average, without the tenant's own slice.
 fn round(observed: &Observed, at: At) -> Option<Round> {
     let (disk, of) = (observed.disk(at), observed.tenant(at));
-    let present = disk.round_seconds?;
-    let did = observed.loads(at).0.did;
-    let seconds = mean(did.rounds_seconds, did.rounds).unwrap_or(present);
+    let present_ns = disk.round_seconds? * 1e9;
+    let round_ns = observed.loads(at).window.rounds.mean_ns().unwrap_or(present_ns);
     Some(Round {
-        others_ns: seconds * (1.0 - of.share.effective).max(0.0) * 1e9,
-        round_ns_max: disk.round_seconds_max.unwrap_or(present).max(seconds) * 1e9,
+        others_ns: round_ns * (1.0 - of.share.effective).max(0.0),
+        round_ns_max: disk.round_seconds_max.map_or(present_ns, |seconds| seconds * 1e9).max(round_ns),
         loss: Loss {
             switch_ns: disk.switch_seconds.unwrap_or(0.0) * 1e9,
             closing_ns: of.closing_seconds.unwrap_or(0.0) * 1e9,
@@ -462,31 +388,15 @@ fn tiers(observed: &Observed, subject: Subject) -> Tiers {
     }
 }
 
-/// How a request of a tenant interrupts the slices of others: by their shares, how long their requests in the device
-/// take, and what they lose.
+/// How a request of a tenant interrupts the slices of others.
 fn interruption(observed: &Observed, at: At) -> Option<Interruption> {
     let disk = observed.disk(at);
-    let switch = disk.switch_seconds?;
-    let (mut shares, mut drain, mut loss) = (0.0, 0.0, 0.0);
-    for (tenant, of) in disk.tenants.iter().enumerate().filter(|(tenant, _)| *tenant != at.tenant) {
-        let loads = observed.loads(At { tenant, ..at });
-        let share = of.share.effective;
-        if loads.0.did.disk_requests > 0 && share > 0.0 {
-            let service = service_ns(loads).unwrap_or(0.0) / 1e9;
-            shares += share;
-            drain += share * f64::from(loads.0.did.outstanding_max) * service;
-            loss += share * of.loss_seconds.unwrap_or(switch);
-        }
-    }
-    let others = if shares > 0.0 { (drain / shares, loss / shares) } else { (0.0, 0.0) };
-    Some(Interruption { delay_ns: (others.0 + switch) * 1e9, cost_ns: (others.1.max(switch) + switch) * 1e9 })
-}
-
-/// Disk time of a request: the time in the device, or less if several are in it at once.
-fn service_ns(loads: (Load, Load)) -> Option<f64> {
-    let service = |load: &Load| (load.did.disk_service_seconds, load.did.disk_reads);
-    let owned = |load: &Load| (load.did.disk_owned_seconds, load.did.disk_requests);
-    mean_ns(loads, service).into_iter().chain(mean_ns(loads, owned)).reduce(f64::min)
+    let others = disk.tenants.iter().enumerate().filter(|(tenant, _)| *tenant != at.tenant).map(|(tenant, of)| Other {
+        share: of.share.effective,
+        did: observed.loads(At { tenant, ..at }),
+        loss_ns: of.loss_seconds.map(|seconds| seconds * 1e9),
+    });
+    Some(Interruption::of(others, disk.switch_seconds? * 1e9))
 }
 
 /// The part of a disk's time that the tenants other than this one leave unused, even if each of them had the whole
@@ -505,19 +415,21 @@ const IDLE_ROUNDS: f64 = 3.0;
 /// The part of the disk's time that a tenant would use if it had all of it, with its present caches: its clients think
 /// between two reads that miss, as the interactive response time law says. With slices it uses all of its own, unless
 /// it is skipped.
-fn would_use(loads: (Load, Load), round: Option<f64>) -> f64 {
-    let Load { seconds, did } = loads.0;
-    if round.is_some_and(|round| did.disk_requests as f64 * IDLE_ROUNDS * round >= seconds) {
+fn would_use(of: Measured, round: Option<f64>) -> f64 {
+    let Counters { elapsed_ns, fills, device_requests, outstanding_max, .. } = of.window;
+    if round.is_some_and(|round| device_requests * IDLE_ROUNDS * round * 1e9 >= elapsed_ns) {
         return 1.0;
     }
-    let (reads, writes) = (did.disk_reads as f64, did.disk_requests.saturating_sub(did.disk_reads) as f64);
-    let Some(service) = service_ns(loads).map(|ns| ns / 1e9).filter(|_| reads + writes > 0.0) else { return 0.0 };
-    let clients = f64::from(did.outstanding_max.max(1));
-    let waited = did.disk_queue_seconds + did.disk_slice_seconds + did.disk_service_seconds;
+    let Some(service_ns) = of.service_ns().filter(|_| device_requests > 0.0) else { return 0.0 };
+    let clients = f64::from(outstanding_max.max(1));
     // Of each client, between two reads of the disk.
-    let think = if reads > 0.0 { (clients * seconds - waited).max(0.0) / reads } else { f64::INFINITY };
-    let by_reads = (clients * service / (think + service)).min(1.0);
-    (by_reads + writes * service / seconds).min(1.0)
+    let think_ns = match fills.count > 0.0 {
+        true => (clients * elapsed_ns - fills.ns).max(0.0) / fills.count,
+        false => f64::INFINITY,
+    };
+    let by_reads = (clients * service_ns / (think_ns + service_ns)).min(1.0);
+    let writes = (device_requests - fills.count).max(0.0);
+    (by_reads + writes * service_ns / elapsed_ns).min(1.0)
 }
 
 fn curve_of(tenant: &TenantEvidence) -> Result<&CurveEvidence, String> {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::allocate::Measured;
 use uuid::Uuid;
 
-use super::gather::{Load, Observed};
+use super::gather::Observed;
 use crate::control::view::{DiskEvidence, TenantEvidence, VolumeEvidence};
 
 /// A tenant on a disk of a server, by numbers. Server 0 is the one whose disks are divided.
@@ -25,8 +26,13 @@ impl Observed {
     }
 
     /// What it did in the window, and since the start.
-    pub(super) fn loads(&self, at: At) -> (Load, Load) {
+    pub(super) fn loads(&self, at: At) -> Measured {
         self.servers[at.server].disks[at.disk].loads[at.tenant]
+    }
+
+    /// The mean latency of its clients' requests in the window, nanoseconds.
+    pub(super) fn latency_ns(&self, subject: Subject) -> Option<f64> {
+        self.loads(subject.gateway.unwrap_or(subject.server)).window.requests().mean_ns()
     }
 
     fn all(&self) -> impl Iterator<Item = At> + '_ {

@@ -1,8 +1,9 @@
 //! Plans from evidence that is written here.
 
+use engine::allocate::Measured;
 use uuid::Uuid;
 
-use super::gather::{Load, Observed, ObservedDisk, ObservedServer};
+use super::gather::{Observed, ObservedDisk, ObservedServer, counters};
 use super::problem::pose;
 use super::tenants::matched;
 use crate::control::view::{
@@ -71,8 +72,8 @@ fn stated<T: Copy>(requested: T) -> Resource<T> {
 
 fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> ObservedServer {
     let load = |tenant: &TenantEvidence| {
-        let load = Load { seconds: 10.0, did: tenant.load };
-        (load, load)
+        let did = counters(&tenant.load, 10.0);
+        Measured { window: did, total: did }
     };
     let loads = tenants.iter().map(load).collect();
     let now = DiskEvidence {
@@ -88,6 +89,7 @@ fn server(place: &str, plannable: (u64, f64), tenants: Vec<TenantEvidence>) -> O
         round_seconds: Some(0.1),
         round_seconds_max: Some(2.0),
         switch_seconds: Some(0.005),
+        reads_by_depth: Vec::new(),
         tenants,
     };
     ObservedServer { place: place.parse().unwrap(), disks: vec![ObservedDisk { now, loads }] }
@@ -180,12 +182,12 @@ fn without_evidence_a_tenant_is_not_planned_and_the_reason_says_why() {
     let no_curve = TenantEvidence { curve: None, ..plain("new", 1) };
     let idle = TenantEvidence { load: LoadEvidence::default(), ..plain("idle", 2) };
     let mut cached = plain("cached", 3);
-    cached.load.disk_reads = 0;
+    (cached.load.disk_reads, cached.load.disk_requests) = (0, 0);
     let alone = |tenant: TenantEvidence| Observed { servers: vec![server("s", (32 * MIB, 1.0), vec![tenant])] };
     for (tenant, reason) in [
         (no_curve, "tenant 'new': no curve yet: it had 0 block requests, a curve needs 1000"),
         (idle, "tenant 'idle': it had no requests in 10 s"),
-        (cached, "tenant 'cached': no read of the disk was measured yet"),
+        (cached, "tenant 'cached': no read of the disk was measured yet, and the disk has no profile"),
     ] {
         let failure = pose(&alone(tenant)).err().unwrap();
         assert!(failure.error.contains(reason), "{}", failure.error);

@@ -46,8 +46,20 @@ pub struct DiskEvidence {
     pub round_seconds_max: Option<f64>,
     /// The cost of a context switch of the disk, seconds; absent without slices.
     pub switch_seconds: Option<f64>,
+    /// Disk time of random reads of 4096 bytes by how many are in the device, as the profile says; empty without one.
+    #[serde(default)]
+    pub reads_by_depth: Vec<DepthEvidence>,
     /// Its tenants.
     pub tenants: Vec<TenantEvidence>,
+}
+
+/// Disk time of a read with so many in the device.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DepthEvidence {
+    /// Reads in the device.
+    pub depth: u32,
+    /// Elapsed time / reads, seconds.
+    pub seconds: f64,
 }
 
 /// What is known of a tenant.
@@ -121,6 +133,9 @@ pub struct LoadEvidence {
     pub hits: u64,
     /// The sum of their latencies.
     pub hit_seconds: f64,
+    /// Bytes of reads that were not in the cache.
+    #[serde(default)]
+    pub missed_bytes: u64,
     /// Writes answered.
     pub writes: u64,
     /// Their bytes.
