@@ -11,6 +11,9 @@ from harness.case import ServerCase
 from harness.server import MIB, UnixHTTP, cpu_seconds, run
 from harness.wait import until
 
+# For `tests/run.py`: most of its time servers collect evidence.
+LANE = 3
+
 METHODS = ["equal", "mrc", "mrc+disk", "disk-only", "cache-only"]
 
 
@@ -97,6 +100,7 @@ class Allocate(Allocating):
         plan = self.json_of("plan", "--window=3s")
         self.check_plan(plan)
         self.check_text()
+        self.check_unnamed()
         applied = self.json_of("apply", "--window=3s")
         self.assertEqual(applied["plan"]["goal"], "latency")
         self.assertTrue(applied["changed"])
@@ -135,6 +139,13 @@ class Allocate(Allocating):
         for method in METHODS:
             chosen = self.json_of("plan", "--window=1s", "--method", method)
             self.assertEqual(chosen["method"], method)
+
+    def check_unnamed(self):
+        """A gateway that is not named is not divided, and the plan says so."""
+        plan = self.json_of("plan", "--window=3s", gateways=(0,))
+        large = next(tenant for tenant in plan["tenants"] if tenant["name"] == "large")
+        self.assertNotIn("gateway", large)
+        self.assertIn("which is not named by --gateway", large["reason"])
 
     def check_text(self):
         picture = self.scratch / "plan.svg"

@@ -42,8 +42,14 @@ class ChangeCase(ClusterCase):
         change = threading.Thread(target=lambda: servers[0].cli(*words, check=False))
         change.start()
         self.addCleanup(change.join)
-        self.assertEqual(victim.process.wait(20), -signal.SIGKILL, victim.log_tail())
-        victim.start()
+
+        def dead():
+            return [number for number in who if others[number].process.poll() is not None]
+
+        until("one of them to die", dead, 20)
+        (victim,) = dead()
+        self.assertEqual(others[victim].process.wait(), -signal.SIGKILL, others[victim].log_tail())
+        others[victim].start()
 
     def settled(self, servers):
         """Waits until no change is open and all servers have one schedule. Returns it."""
@@ -142,26 +148,33 @@ class Removal(ChangeCase):
         self.assertIn("is removed", servers[0].cli("cluster", "remove", "s3", "--yes").stdout)
         self.assertEqual(self.names(servers[1]), ["s1", "s2"])
 
-    def removal(self, place, who):
+    def removal(self, place, *who):
+        """One of these servers dies at a place of the removal: at most one comes there."""
         servers = self.three()
         servers[0].cli("volume", "create", "big", "12MiB", "--on", "s1,s2,s3", "--share", "1/3")
         servers[0].cli("volume", "create", "own", "4MiB", "--on", "s3", "--share", "1/4")
         self.lose(servers, servers[2])
         others = servers[:2]
-        victim = others[who]
-        self.assertEqual(victim.stop(), 0)
-        victim.start(env={**os.environ, "AEROGEL_FAILPOINT": place})
-        until("it to join", lambda: self.away(others[1 - who]) == ["s3"], 15)
+        for number in who:
+            self.assertEqual(others[number].stop(), 0)
+            others[number].start(env={**os.environ, "AEROGEL_FAILPOINT": place})
+            until("it to join", lambda: all(self.away(server) == ["s3"] for server in others), 15)
         words = ("cluster", "remove", "s3", "--lost", "--yes")
         change = threading.Thread(target=lambda: others[0].cli(*words, check=False))
         change.start()
         self.addCleanup(change.join)
-        self.assertEqual(victim.process.wait(20), -signal.SIGKILL, victim.log_tail())
-        victim.start()
+
+        def dead():
+            return [number for number in who if others[number].process.poll() is not None]
+
+        until("one of them to die", dead, 20)
+        (victim,) = dead()
+        self.assertEqual(others[victim].process.wait(), -signal.SIGKILL, others[victim].log_tail())
+        others[victim].start()
         schedule = self.settled(others)
         self.assertEqual([self.names(server) for server in others], [["s1", "s2"]] * 2)
         self.assertEqual([slot["servers"] for slot in schedule["slots"]], [["s1", "s2"]])
-        self.assertEqual([volume["name"] for volume in others[who].json("cluster", "status")["volumes"]], ["big"])
+        self.assertEqual([volume["name"] for volume in others[victim].json("cluster", "status")["volumes"]], ["big"])
 
     def away(self, server):
         members = server.json("cluster", "status")["members"]
@@ -172,6 +185,9 @@ class Removal(ChangeCase):
 
     def test_another_server_dies_when_it_has_acknowledged_a_removal(self):
         self.removal("acknowledged", 1)
+
+    def test_the_server_that_commits_a_removal_dies(self):
+        self.removal("committed", 0, 1)
 
 
 class Shares(ChangeCase):

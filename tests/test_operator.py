@@ -17,7 +17,7 @@ from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
 # For `tests/run.py`.
-LANE = 1
+LANE = 2
 
 USAGE = 2
 

@@ -308,11 +308,13 @@ impl Running {
             let stats = snapshot.volumes.iter().find(|stats| stats.volume == id)?;
             Some(stats.upstreams.iter().any(|upstream| upstream.is_demoting))
         };
+        let gateway = |name: &Name| Some(self.volumes.get(name)?.sessions()?.shown()?.claim.client);
         let view = |(name, spec): (&Name, &crate::store::Spec)| VolumeEvidence {
             volume: name.to_string(),
             uuid: spec.uuid,
             from: spec.exports().map(|export| export.volume).collect(),
             shared: spec.upstream.as_ref().is_some_and(|remote| remote.shared),
+            gateway: gateway(name),
             tiers: if is_demoting(name) == Some(true) { Tiers::Demote } else { Tiers::Lru },
         };
         self.members(tenant).map(view).collect()

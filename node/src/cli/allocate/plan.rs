@@ -333,7 +333,7 @@ pub(super) fn plan(
             planned: solving.allotted(tenant, planned, planned_ns[tenant]),
             measured_latency_seconds: measured,
             reason: match is_handed(observed, posed.subjects[tenant]) {
-                true => reason(&posed, tenant, now, planned),
+                true => reason(&posed, tenant, now, planned) + &unnamed(observed, posed.subjects[tenant]),
                 false => NOT_HANDED.into(),
             },
         }
@@ -416,6 +416,15 @@ fn reason(posed: &Posed, tenant: usize, now: Has, planned: Has) -> String {
         return "it only writes".into();
     }
     format!("reads: {}; now: {}", words(planned), words(now))
+}
+
+/// A gateway of the tenant whose cache is not divided, because it is not named.
+fn unnamed(observed: &Observed, subject: Subject) -> String {
+    let mut gateways = observed.tenant(subject.server).volumes.iter().filter_map(|volume| volume.gateway.as_ref());
+    match gateways.next().filter(|_| subject.gateway.is_none()) {
+        Some(gateway) => format!("; it is used through the gateway '{gateway}', which is not named by --gateway"),
+        None => String::new(),
+    }
 }
 
 impl PlanView {

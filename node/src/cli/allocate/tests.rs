@@ -20,7 +20,8 @@ fn uuid(number: u128) -> Uuid {
 
 fn volume(number: u128, from: &[Option<u128>]) -> VolumeEvidence {
     let from = from.iter().map(|from| from.map(uuid)).collect();
-    VolumeEvidence { volume: format!("v{number}"), uuid: uuid(number), from, shared: false, tiers: Default::default() }
+    let (volume, tiers) = (format!("v{number}"), Default::default());
+    VolumeEvidence { volume, uuid: uuid(number), from, shared: false, gateway: None, tiers }
 }
 
 /// A tenant that reads from 64 MiB evenly, 100 times a second, with half of it in the cache.

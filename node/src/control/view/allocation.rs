@@ -116,6 +116,9 @@ pub struct VolumeEvidence {
     pub from: Vec<Option<Uuid>>,
     /// Whether several clients may have the export.
     pub shared: bool,
+    /// The gateway that uses it now, by the name of its session; absent without one.
+    #[serde(default)]
+    pub gateway: Option<String>,
     /// How its cache and that of the server which has its data go together at present.
     pub tiers: Tiers,
 }
