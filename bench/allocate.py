@@ -1,0 +1,291 @@
+#!/usr/bin/python3
+"""Allocation for real (`make bench-allocate`): `plan` against equal division and mrc+disk, as clients see it.
+
+    fio `zipf`, `small`          ─► gateway 1 ─┐
+    fio `mixed`, MariaDB `db`    ─► gateway 2 ─┴► server ─► simulated disk with heads, in real time
+
+- MariaDB is on ext4 on a loop device over nbdfuse, with O_DIRECT and a small buffer pool; sysbench is its client.
+- All methods plan from the same evidence, which is measured once under equal division. Then they take turns. Each turn
+  sends an allocation to the servers as `allocate apply` does, starts the loads, lets caches fill, and measures.
+- Latencies are means of reads and writes: as the gateways count them, and as fio and sysbench see them. Flushes are
+  only in those of sysbench's transactions.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+sys.path.insert(0, str(ROOT / "tests"))
+os.environ.setdefault("AEROGEL_BIN", str(TARGET / "release" / "aerogel"))
+
+from harness.databases import MariaDB  # noqa: E402
+from harness.recorded import Fused  # noqa: E402
+from harness.server import Server, UnixHTTP, run  # noqa: E402
+from harness.wait import until  # noqa: E402
+
+DRIVE, DISK = "sim:cheetah-15k5", "1GiB"
+SERVER_CACHE, GATEWAY_CACHE = "32MiB", "16MiB"
+METHODS = ("equal", "mrc+disk", "ours")
+# Each reads and writes 16 KiB, so the blocks of a request hit or miss together.
+FIO = {
+    "zipf": ["--rw=randread", "--size=48m", "--random_distribution=zipf:0.95", "--thinktime=5000"],
+    "small": ["--rw=randread", "--size=12m", "--thinktime=10000"],
+    "mixed": ["--rw=randrw", "--rwmixread=80", "--size=24m", "--random_distribution=zipf:0.8", "--thinktime=10000"],
+}
+SIZES = {"zipf": "64MiB", "small": "64MiB", "mixed": "64MiB", "db": "512MiB"}
+GATEWAYS = {"zipf": 0, "small": 0, "mixed": 1, "db": 1}
+ROWS = 150_000
+PLAN_SECONDS = 30
+CURVES_SECONDS = 120
+
+
+def say(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+class Database(MariaDB):
+    """MariaDB whose data does not fit into its buffer pool, and is in no cache of the kernel."""
+
+    def __init__(self, place, mount):
+        super().__init__(place, mount)
+        self.bench = ["sysbench", "oltp_read_write", "--db-driver=mysql", f"--mysql-socket={self.socket}"]
+        self.bench += ["--mysql-user=root", "--mysql-db=test", "--tables=1", f"--table-size={ROWS}", "--threads=2"]
+        self.bench += ["--rand-type=pareto", "--mysql-ignore-errors=1213,1205,1020"]
+
+    def command(self):
+        pool = ["--innodb-buffer-pool-size=8M", "--innodb-buffer-pool-chunk-size=1M"]
+        return [*super().command(), *pool, "--innodb-flush-method=O_DIRECT"]
+
+    def latency(self, seconds):
+        """Mean latency of transactions."""
+        done = run(*self.bench, f"--time={seconds}", "run", seconds=seconds + 120)
+        return float(re.search(r"avg: +([0-9.]+)", done.stdout).group(1)) / 1e3
+
+
+class World:
+    """The servers with their volumes and the database; `stack` ends all of them."""
+
+    def __init__(self, directory, stack):
+        self.directory, self.stack = Path(directory), stack
+        self.server = self.serve("server", SERVER_CACHE)
+        self.gateways = [self.serve(f"gateway{number}", GATEWAY_CACHE) for number in (1, 2)]
+        self.server.cli("disk", "add", "hdd", DRIVE, "--size", DISK)
+        for name, size in SIZES.items():
+            self.server.create(name, size, "--disk", "hdd", "--share", "auto", "--cache", "auto")
+            self.gateways[GATEWAYS[name]].cli(
+                "volume", "create", name, "--from", self.server.uri(name), "--cache", "auto"
+            )
+        self.database = self.start_database()
+
+    def serve(self, name, cache):
+        server = Server(self.directory, name=name, cache=cache)
+        self.stack.callback(server.kill)
+        # Ctrl-C is for this program, which ends the servers last.
+        return server.start(start_new_session=True)
+
+    def start_database(self):
+        case = types.SimpleNamespace(scratch=self.directory, addCleanup=self.stack.callback)
+        device = Fused(case, self.uri("db"), "db")
+        run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", device.path)
+        mount, place = self.directory / "mount", self.directory / "own"
+        mount.mkdir(), place.mkdir()
+        run("mount", "-t", "ext4", device.path, mount)
+        self.stack.callback(run, "umount", mount, check=False)
+        database = Database(place, mount)
+        self.stack.callback(database.kill)
+        say(f"MariaDB fills a table of {ROWS} rows")
+        database.initialise()
+        return database
+
+    def uri(self, name):
+        return self.gateways[GATEWAYS[name]].uri(name)
+
+    def allocate(self, verb, *more, check=True):
+        named = [f"--gateway={gateway.data}" for gateway in self.gateways]
+        command = [self.server.binary, "allocate", verb, f"--server={self.server.data}", *named, *more]
+        return run(*command, "--json", check=check, seconds=PLAN_SECONDS + 60)
+
+    def plan(self):
+        """What each method would do, and what the model predicts for it."""
+        plan = json.loads(self.allocate("plan", f"--window={PLAN_SECONDS}s").stdout)
+        if plan["unplanned"]:
+            sys.exit(f"tenants without a plan: {plan['unplanned']}")
+        ours = {tenant["name"]: tenant["planned"] for tenant in plan["tenants"]}
+        of = lambda baseline: {tenant["name"]: tenant for tenant in baseline["tenants"]}
+        return {**{baseline["method"]: of(baseline) for baseline in plan["baselines"]}, "ours": ours}
+
+    def apply(self, allocation):
+        """Sends an allocation of a plan to all servers."""
+        for server in (self.server, *self.gateways):
+            (disk,) = (disk for disk in evidence(server)["disks"] if any(of["tenant"] in SIZES for of in disk["tenants"]))
+            tenants = []
+            for name in (of["tenant"] for of in disk["tenants"] if of["tenant"] in SIZES):
+                of = allocation[name]
+                part = {"cache": of["cache_bytes"], "share": f"{of['share']:.9f}"}
+                if server is not self.server:
+                    part = {"cache": of["gateway_cache_bytes"]}
+                tenants.append({"tenant": name, "disk": disk["disk"], **part})
+            put(server, "/v1/allocation", {"tenants": tenants})
+
+    def load(self, warm_up, seconds):
+        """Starts fio for each tenant; returns the processes and their reports."""
+        jobs = {}
+        for name, how in FIO.items():
+            report = self.directory / f"{name}.json"
+            command = ["fio", f"--name={name}", "--ioengine=nbd", f"--uri={self.uri(name)}", "--bs=16k", "--iodepth=1"]
+            command += ["--norandommap", "--time_based", f"--ramp_time={warm_up}", f"--runtime={seconds}", *how]
+            command += ["--output-format=json", f"--output={report}"]
+            jobs[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL), report
+            self.stack.callback(lambda process=jobs[name][0]: process.poll() is None and process.kill())
+        return jobs
+
+    def counted(self):
+        """(requests, sum of their latencies) of each tenant, as its gateway counts them."""
+        found = {}
+        for gateway in self.gateways:
+            for disk in evidence(gateway)["disks"]:
+                for tenant in disk["tenants"]:
+                    load = tenant["load"]
+                    requests = load["reads"] + load["writes"]
+                    found[tenant["tenant"]] = requests, load["read_seconds"] + load["write_seconds"]
+        return found
+
+    def measure(self, warm_up, seconds):
+        """Mean latency of each tenant, as counted by its gateway and as its client sees it."""
+        jobs = self.load(warm_up, seconds)
+        self.database.latency(warm_up)
+        before = self.counted()
+        client = {"db": self.database.latency(seconds)}
+        after = self.counted()
+        for name, (process, report) in jobs.items():
+            if process.wait(60) != 0:
+                sys.exit(f"fio of {name} failed: {report.read_text()[-2000:]}")
+            text = report.read_text()
+            (job,) = json.loads(text[text.index("{") :])["jobs"]
+            of = [(job[kind]["total_ios"], job[kind]["clat_ns"]["mean"]) for kind in ("read", "write")]
+            client[name] = sum(count * mean for count, mean in of) / sum(count for count, _ in of) / 1e9
+        means = {}
+        for name in SIZES:
+            requests, latency = (then - now for then, now in zip(after[name], before[name]))
+            means[name] = latency / requests
+        return {"gateway": means, "client": client}
+
+    def evidence_under_equal_division(self, warm_up):
+        """The plan of each method."""
+        jobs = self.load(0, CURVES_SECONDS + warm_up + PLAN_SECONDS)
+        transactions = subprocess.Popen([*self.database.bench, "--time=3600", "run"], stdout=subprocess.DEVNULL)
+        self.stack.callback(transactions.kill)
+        say("loads run until all tenants have curves")
+        equal = lambda: self.allocate("plan", "--window=1s", "--method=equal", check=False)
+        known = lambda done: done.returncode == 0 and not json.loads(done.stdout)["unplanned"]
+        ended = lambda: next((f"fio of {name} ended" for name, (job, _) in jobs.items() if job.poll() is not None), None)
+        until("curves of all tenants", lambda: known(equal()), CURVES_SECONDS, gone=ended)
+        self.allocate("apply", "--window=1s", "--method=equal")
+        say(f"equal division is applied; caches fill for {warm_up} s, then evidence of {PLAN_SECONDS} s is taken")
+        time.sleep(warm_up)
+        plans = self.plan()
+        for process in (transactions, *(process for process, _ in jobs.values())):
+            process.terminate()
+            process.wait(60)
+        return plans
+
+
+def evidence(server):
+    status, body = server.get("/v1/evidence")
+    assert status == 200, body
+    return json.loads(body)
+
+
+def put(server, path, body):
+    connection = UnixHTTP(server.data / "api.sock")
+    with contextlib.closing(connection):
+        connection.request("PUT", path, json.dumps(body), {"Host": "localhost", "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        if answer.status != 200:
+            sys.exit(f"{server.data} refused {body}: {text}")
+
+
+def table(title, rows):
+    """A table with a column for each method, in milliseconds."""
+    print(f"\n| {title} | " + " | ".join(METHODS) + " |\n" + "|" + " --- |" * (len(METHODS) + 1))
+    for name, of in rows.items():
+        print(f"| {name} | " + " | ".join(of[method] for method in METHODS) + " |")
+
+
+def spread(values):
+    """The median; with several also the least and the most."""
+    several = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
+    return f"{statistics.median(values):.3g}{several}"
+
+
+def report(plans, turns):
+    """Prints the tables; returns the ratios."""
+    mib = lambda of: f"{of['gateway_cache_bytes'] / 2**20:.1f} + {of['cache_bytes'] / 2**20:.1f} MiB, {of['share']:.3f}"
+    table("gateway + server, share", {name: {m: mib(plans[m][name]) for m in METHODS} for name in SIZES})
+    of = lambda method, view, name: [1e3 * turn[method][view][name] for turn in turns]
+    total = lambda method: [sum(turn[method]["gateway"].values()) for turn in turns]
+    rows = {name: {m: spread(of(m, "gateway", name)) for m in METHODS} for name in SIZES}
+    rows["sum"] = {m: spread([1e3 * value for value in total(m)]) for m in METHODS}
+    table("mean latency at the gateway, ms", rows)
+    predicted = {name: {m: 1e3 * plans[m][name]["latency_seconds"] for m in METHODS} for name in SIZES}
+    predicted["sum"] = {m: sum(predicted[name][m] for name in SIZES) for m in METHODS}
+    table("predicted, ms", {name: {m: f"{row[m]:.3g}" for m in METHODS} for name, row in predicted.items()})
+    label = lambda name: f"{name}, transaction" if name == "db" else name
+    table("as the client sees it, ms", {label(n): {m: spread(of(m, "client", n)) for m in METHODS} for n in SIZES})
+    print()
+    ratios = {}
+    for other in METHODS[:-1]:
+        ratios[other] = [ours / theirs for ours, theirs in zip(total("ours"), total(other))]
+        expected = predicted["sum"]["ours"] / predicted["sum"][other]
+        print(f"sum of latencies, ours / {other}: {spread(ratios[other])}; predicted {expected:.3g}")
+    return ratios
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=90, help="how long each allocation is measured (90)")
+    parser.add_argument("--warm-up", type=int, default=60, help="how long caches fill before that (60)")
+    parser.add_argument("--pairs", type=int, default=2, help="how often the methods take turns (2)")
+    parser.add_argument("--quick", action="store_true", help="20 s after 20 s, one turn: whether it works, no figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was planned and measured")
+    options = parser.parse_args()
+    if options.quick:
+        options.seconds, options.warm_up, options.pairs = 20, 20, 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    turns = []
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir="/var/tmp"))
+        try:
+            world = World(directory, stack)
+        except unittest.SkipTest as missing:
+            sys.exit(f"bench-allocate {missing}")
+        plans = world.evidence_under_equal_division(options.warm_up)
+        for number in range(options.pairs):
+            turns.append({})
+            for method in METHODS:
+                world.apply(plans[method])
+                turns[-1][method] = world.measure(options.warm_up, options.seconds)
+                means = turns[-1][method]["gateway"]
+                shown = ", ".join(f"{name} {1e3 * mean:.3g} ms" for name, mean in means.items())
+                say(f"turn {number + 1}, {method}: {shown}; sum {1e3 * sum(means.values()):.4g} ms")
+    ratios = report(plans, turns)
+    if options.json:
+        options.json.write_text(json.dumps({"plans": plans, "turns": turns, "ratios": ratios}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
