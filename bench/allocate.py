@@ -31,15 +31,17 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 sys.path.insert(0, str(ROOT / "tests"))
 os.environ.setdefault("AEROGEL_BIN", str(TARGET / "release" / "aerogel"))
 
+from harness import loops  # noqa: E402
 from harness.databases import MariaDB  # noqa: E402
 from harness.recorded import Fused  # noqa: E402
 from harness.server import Server, UnixHTTP, run  # noqa: E402
 from harness.wait import until  # noqa: E402
 
 DRIVE, DISK = "sim:cheetah-15k5", "1GiB"
-SERVER_CACHE, GATEWAY_CACHE = "32MiB", "16MiB"
+# Half of the server's is for its other disk.
+SERVER_CACHE, GATEWAY_CACHE = "64MiB", "16MiB"
 METHODS = ("equal", "mrc+disk", "ours")
-# Each reads and writes 16 KiB, so the blocks of a request hit or miss together.
+# Requests of 64 KiB: caches fill, and curves forget first references, in a minute or two of a disk with heads.
 FIO = {
     "zipf": ["--rw=randread", "--size=48m", "--random_distribution=zipf:0.95", "--thinktime=5000"],
     "small": ["--rw=randread", "--size=12m", "--thinktime=10000"],
@@ -98,7 +100,12 @@ class World:
 
     def start_database(self):
         case = types.SimpleNamespace(scratch=self.directory, addCleanup=self.stack.callback)
+        # nbdfuse inherits that Ctrl-C is ignored: it is needed until the file system is unmounted.
+        interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
         device = Fused(case, self.uri("db"), "db")
+        signal.signal(signal.SIGINT, interrupted)
+        self.stack.callback(loops.detach, device.path)
+        run(loops.LOSETUP, "--direct-io=on", device.path)
         run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", device.path)
         mount, place = self.directory / "mount", self.directory / "own"
         mount.mkdir(), place.mkdir()
@@ -109,6 +116,14 @@ class World:
         say(f"MariaDB fills a table of {ROWS} rows")
         database.initialise()
         return database
+
+    def spawn(self, command):
+        """A process that ends with this program."""
+        output = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        process = subprocess.Popen(command, **output, start_new_session=True)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+        return process
 
     def uri(self, name):
         return self.gateways[GATEWAYS[name]].uri(name)
@@ -130,14 +145,13 @@ class World:
     def apply(self, allocation):
         """Sends an allocation of a plan to all servers."""
         for server in (self.server, *self.gateways):
-            (disk,) = (disk for disk in evidence(server)["disks"] if any(of["tenant"] in SIZES for of in disk["tenants"]))
             tenants = []
-            for name in (of["tenant"] for of in disk["tenants"] if of["tenant"] in SIZES):
+            for name, (disk, _) in loads(server).items():
                 of = allocation[name]
                 part = {"cache": of["cache_bytes"], "share": f"{of['share']:.9f}"}
                 if server is not self.server:
                     part = {"cache": of["gateway_cache_bytes"]}
-                tenants.append({"tenant": name, "disk": disk["disk"], **part})
+                tenants.append({"tenant": name, "disk": disk, **part})
             put(server, "/v1/allocation", {"tenants": tenants})
 
     def load(self, warm_up, seconds):
@@ -145,23 +159,16 @@ class World:
         jobs = {}
         for name, how in FIO.items():
             report = self.directory / f"{name}.json"
-            command = ["fio", f"--name={name}", "--ioengine=nbd", f"--uri={self.uri(name)}", "--bs=16k", "--iodepth=1"]
+            command = ["fio", f"--name={name}", "--ioengine=nbd", f"--uri={self.uri(name)}", "--bs=64k", "--thread"]
             command += ["--norandommap", "--time_based", f"--ramp_time={warm_up}", f"--runtime={seconds}", *how]
             command += ["--output-format=json", f"--output={report}"]
-            jobs[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL), report
-            self.stack.callback(lambda process=jobs[name][0]: process.poll() is None and process.kill())
+            jobs[name] = self.spawn(command), report
         return jobs
 
     def counted(self):
-        """(requests, sum of their latencies) of each tenant, as its gateway counts them."""
-        found = {}
-        for gateway in self.gateways:
-            for disk in evidence(gateway)["disks"]:
-                for tenant in disk["tenants"]:
-                    load = tenant["load"]
-                    requests = load["reads"] + load["writes"]
-                    found[tenant["tenant"]] = requests, load["read_seconds"] + load["write_seconds"]
-        return found
+        """The counters of each tenant, at the server and at its gateway."""
+        servers, gateways = loads(self.server), {**loads(self.gateways[0]), **loads(self.gateways[1])}
+        return {name: {"server": servers[name][1], "gateway": gateways[name][1]} for name in SIZES}
 
     def measure(self, warm_up, seconds):
         """Mean latency of each tenant, as counted by its gateway and as its client sees it."""
@@ -177,25 +184,23 @@ class World:
             (job,) = json.loads(text[text.index("{") :])["jobs"]
             of = [(job[kind]["total_ios"], job[kind]["clat_ns"]["mean"]) for kind in ("read", "write")]
             client[name] = sum(count * mean for count, mean in of) / sum(count for count, _ in of) / 1e9
-        means = {}
-        for name in SIZES:
-            requests, latency = (then - now for then, now in zip(after[name], before[name]))
-            means[name] = latency / requests
-        return {"gateway": means, "client": client}
+        minus = lambda then, now: {key: then[key] - now[key] for key in then}
+        did = {name: {at: minus(after[name][at], before[name][at]) for at in after[name]} for name in SIZES}
+        mean = lambda load: (load["read_seconds"] + load["write_seconds"]) / (load["reads"] + load["writes"])
+        return {"gateway": {name: mean(did[name]["gateway"]) for name in SIZES}, "client": client, "counters": did}
 
-    def evidence_under_equal_division(self, warm_up):
+    def plans_under_equal_division(self, seconds):
         """The plan of each method."""
-        jobs = self.load(0, CURVES_SECONDS + warm_up + PLAN_SECONDS)
-        transactions = subprocess.Popen([*self.database.bench, "--time=3600", "run"], stdout=subprocess.DEVNULL)
-        self.stack.callback(transactions.kill)
+        jobs = self.load(0, seconds + CURVES_SECONDS + PLAN_SECONDS)
+        transactions = self.spawn([*self.database.bench, "--time=3600", "run"])
         say("loads run until all tenants have curves")
         equal = lambda: self.allocate("plan", "--window=1s", "--method=equal", check=False)
         known = lambda done: done.returncode == 0 and not json.loads(done.stdout)["unplanned"]
-        ended = lambda: next((f"fio of {name} ended" for name, (job, _) in jobs.items() if job.poll() is not None), None)
+        ended = lambda: next((f"fio of {name} ended" for name in jobs if jobs[name][0].poll() is not None), None)
         until("curves of all tenants", lambda: known(equal()), CURVES_SECONDS, gone=ended)
         self.allocate("apply", "--window=1s", "--method=equal")
-        say(f"equal division is applied; caches fill for {warm_up} s, then evidence of {PLAN_SECONDS} s is taken")
-        time.sleep(warm_up)
+        say(f"equal division is applied; after {seconds} s of load the plans are made")
+        time.sleep(seconds)
         plans = self.plan()
         for process in (transactions, *(process for process, _ in jobs.values())):
             process.terminate()
@@ -203,10 +208,13 @@ class World:
         return plans
 
 
-def evidence(server):
+def loads(server):
+    """{tenant: (disk, counters)} of a server or a gateway."""
     status, body = server.get("/v1/evidence")
     assert status == 200, body
-    return json.loads(body)
+    disks = json.loads(body)["disks"]
+    tenants = [(disk["disk"], of) for disk in disks for of in disk["tenants"]]
+    return {of["tenant"]: (disk, of["load"]) for disk, of in tenants if of["tenant"] in SIZES}
 
 
 def put(server, path, body):
@@ -259,13 +267,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=90, help="how long each allocation is measured (90)")
     parser.add_argument("--warm-up", type=int, default=60, help="how long caches fill before that (60)")
+    parser.add_argument("--evidence", type=int, default=240, help="how long loads run before the plans (240)")
     parser.add_argument("--pairs", type=int, default=2, help="how often the methods take turns (2)")
-    parser.add_argument("--quick", action="store_true", help="20 s after 20 s, one turn: whether it works, no figures")
+    parser.add_argument("--quick", action="store_true", help="20 s for each, one turn: whether it works, no figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was planned and measured")
     options = parser.parse_args()
     if options.quick:
-        options.seconds, options.warm_up, options.pairs = 20, 20, 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+        options.seconds, options.warm_up, options.evidence, options.pairs = 20, 20, 20, 1
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("interrupted"))
     turns = []
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir="/var/tmp"))
@@ -273,7 +283,7 @@ def main():
             world = World(directory, stack)
         except unittest.SkipTest as missing:
             sys.exit(f"bench-allocate {missing}")
-        plans = world.evidence_under_equal_division(options.warm_up)
+        plans = world.plans_under_equal_division(options.evidence)
         for number in range(options.pairs):
             turns.append({})
             for method in METHODS:
