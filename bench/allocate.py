@@ -87,9 +87,8 @@ class World:
         self.server.cli("disk", "add", "hdd", DRIVE, "--size", DISK)
         for name, size in SIZES.items():
             self.server.create(name, size, "--disk", "hdd", "--share", "auto", "--cache", "auto")
-            self.gateways[GATEWAYS[name]].cli(
-                "volume", "create", name, "--from", self.server.uri(name), "--cache", "auto"
-            )
+            at = self.gateways[GATEWAYS[name]]
+            at.cli("volume", "create", name, "--from", self.server.uri(name), "--cache", "auto")
         self.database = self.start_database()
 
     def serve(self, name, cache):
@@ -134,13 +133,14 @@ class World:
         return run(*command, "--json", check=check, seconds=PLAN_SECONDS + 60)
 
     def plan(self):
-        """What each method would do, and what the model predicts for it."""
+        """What each method would do, what the model predicts for it, and what was measured for the evidence."""
         plan = json.loads(self.allocate("plan", f"--window={PLAN_SECONDS}s").stdout)
         if plan["unplanned"]:
             sys.exit(f"tenants without a plan: {plan['unplanned']}")
         ours = {tenant["name"]: tenant["planned"] for tenant in plan["tenants"]}
+        measured = {tenant["name"]: tenant["measured_latency_seconds"] for tenant in plan["tenants"]}
         of = lambda baseline: {tenant["name"]: tenant for tenant in baseline["tenants"]}
-        return {**{baseline["method"]: of(baseline) for baseline in plan["baselines"]}, "ours": ours}
+        return {**{baseline["method"]: of(baseline) for baseline in plan["baselines"]}, "ours": ours}, measured
 
     def apply(self, allocation):
         """Sends an allocation of a plan to all servers."""
@@ -152,7 +152,7 @@ class World:
                 if server is not self.server:
                     part = {"cache": of["gateway_cache_bytes"]}
                 tenants.append({"tenant": name, "disk": disk, **part})
-            put(server, "/v1/allocation", {"tenants": tenants})
+            put(server, tenants)
 
     def load(self, warm_up, seconds):
         """Starts fio for each tenant; returns the processes and their reports."""
@@ -190,7 +190,7 @@ class World:
         return {"gateway": {name: mean(did[name]["gateway"]) for name in SIZES}, "client": client, "counters": did}
 
     def plans_under_equal_division(self, seconds):
-        """The plan of each method."""
+        """The plan of each method, and the latencies that were measured for the evidence."""
         jobs = self.load(0, seconds + CURVES_SECONDS + PLAN_SECONDS)
         transactions = self.spawn([*self.database.bench, "--time=3600", "run"])
         say("loads run until all tenants have curves")
@@ -201,11 +201,11 @@ class World:
         self.allocate("apply", "--window=1s", "--method=equal")
         say(f"equal division is applied; after {seconds} s of load the plans are made")
         time.sleep(seconds)
-        plans = self.plan()
+        planned = self.plan()
         for process in (transactions, *(process for process, _ in jobs.values())):
             process.terminate()
             process.wait(60)
-        return plans
+        return planned
 
 
 def loads(server):
@@ -217,14 +217,14 @@ def loads(server):
     return {of["tenant"]: (disk, of["load"]) for disk, of in tenants if of["tenant"] in SIZES}
 
 
-def put(server, path, body):
+def put(server, tenants):
     connection = UnixHTTP(server.data / "api.sock")
-    with contextlib.closing(connection):
-        connection.request("PUT", path, json.dumps(body), {"Host": "localhost", "Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        if answer.status != 200:
-            sys.exit(f"{server.data} refused {body}: {text}")
+    headers = {"Host": "localhost", "Content-Type": "application/json"}
+    connection.request("PUT", "/v1/allocation", json.dumps({"tenants": tenants}), headers)
+    answer = connection.getresponse()
+    if answer.status != 200:
+        sys.exit(f"{server.data} refused {tenants}: {answer.read().decode()}")
+    connection.close()
 
 
 def table(title, rows):
@@ -240,7 +240,7 @@ def spread(values):
     return f"{statistics.median(values):.3g}{several}"
 
 
-def report(plans, turns):
+def report(plans, measured, turns):
     """Prints the tables; returns the ratios."""
     mib = lambda of: f"{of['gateway_cache_bytes'] / 2**20:.1f} + {of['cache_bytes'] / 2**20:.1f} MiB, {of['share']:.3f}"
     table("gateway + server, share", {name: {m: mib(plans[m][name]) for m in METHODS} for name in SIZES})
@@ -252,6 +252,8 @@ def report(plans, turns):
     predicted = {name: {m: 1e3 * plans[m][name]["latency_seconds"] for m in METHODS} for name in SIZES}
     predicted["sum"] = {m: sum(predicted[name][m] for name in SIZES) for m in METHODS}
     table("predicted, ms", {name: {m: f"{row[m]:.3g}" for m in METHODS} for name, row in predicted.items()})
+    shown = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in measured.items())
+    print(f"\nWhile the evidence was measured (equal): {shown}; sum {1e3 * sum(measured.values()):.3g} ms")
     label = lambda name: f"{name}, transaction" if name == "db" else name
     table("as the client sees it, ms", {label(n): {m: spread(of(m, "client", n)) for m in METHODS} for n in SIZES})
     print()
@@ -283,7 +285,7 @@ def main():
             world = World(directory, stack)
         except unittest.SkipTest as missing:
             sys.exit(f"bench-allocate {missing}")
-        plans = world.plans_under_equal_division(options.evidence)
+        plans, measured = world.plans_under_equal_division(options.evidence)
         for number in range(options.pairs):
             turns.append({})
             for method in METHODS:
@@ -292,9 +294,10 @@ def main():
                 means = turns[-1][method]["gateway"]
                 shown = ", ".join(f"{name} {1e3 * mean:.3g} ms" for name, mean in means.items())
                 say(f"turn {number + 1}, {method}: {shown}; sum {1e3 * sum(means.values()):.4g} ms")
-    ratios = report(plans, turns)
+    ratios = report(plans, measured, turns)
     if options.json:
-        options.json.write_text(json.dumps({"plans": plans, "turns": turns, "ratios": ratios}, indent=1) + "\n")
+        found = {"plans": plans, "evidence": measured, "turns": turns, "ratios": ratios}
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
