@@ -178,7 +178,7 @@ bench-cluster: ## striped tenants of a cluster in real time, driven by fio, agai
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/cluster.py $(BENCH)
 
-bench-allocate: ## allocation over two gateways and a server in real time, with fio and MariaDB (root; 20 minutes)
+bench-allocate: ## allocation over two gateways and a server in real time, with fio and MariaDB (root; 15 minutes)
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/allocate.py $(BENCH)

@@ -118,8 +118,8 @@ class World:
 
     def spawn(self, command):
         """A process that ends with this program."""
-        output = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-        process = subprocess.Popen(command, **output, start_new_session=True)
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        process = subprocess.Popen(command, **quiet, start_new_session=True)
         self.stack.callback(process.wait)
         self.stack.callback(process.kill)
         return process
@@ -145,14 +145,11 @@ class World:
     def apply(self, allocation):
         """Sends an allocation of a plan to all servers."""
         for server in (self.server, *self.gateways):
-            tenants = []
-            for name, (disk, _) in loads(server).items():
-                of = allocation[name]
-                part = {"cache": of["cache_bytes"], "share": f"{of['share']:.9f}"}
-                if server is not self.server:
-                    part = {"cache": of["gateway_cache_bytes"]}
-                tenants.append({"tenant": name, "disk": disk, **part})
-            put(server, tenants)
+            behind = lambda of: {"cache": of["cache_bytes"], "share": f"{of['share']:.9f}"}
+            front = lambda of: {"cache": of["gateway_cache_bytes"]}
+            part = behind if server is self.server else front
+            disks = {name: disk for name, (disk, _) in loads(server).items()}
+            put(server, [{"tenant": name, "disk": disk, **part(allocation[name])} for name, disk in disks.items()])
 
     def load(self, warm_up, seconds):
         """Starts fio for each tenant; returns the processes and their reports."""
@@ -167,8 +164,8 @@ class World:
 
     def counted(self):
         """The counters of each tenant, at the server and at its gateway."""
-        servers, gateways = loads(self.server), {**loads(self.gateways[0]), **loads(self.gateways[1])}
-        return {name: {"server": servers[name][1], "gateway": gateways[name][1]} for name in SIZES}
+        by = {"server": loads(self.server), "gateway": loads(self.gateways[0]) | loads(self.gateways[1])}
+        return {name: {at: by[at][name][1] for at in by} for name in SIZES}
 
     def measure(self, warm_up, seconds):
         """Mean latency of each tenant, as counted by its gateway and as its client sees it."""
@@ -224,7 +221,6 @@ def put(server, tenants):
     answer = connection.getresponse()
     if answer.status != 200:
         sys.exit(f"{server.data} refused {tenants}: {answer.read().decode()}")
-    connection.close()
 
 
 def table(title, rows):
@@ -267,9 +263,9 @@ def report(plans, measured, turns):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=90, help="how long each allocation is measured (90)")
-    parser.add_argument("--warm-up", type=int, default=60, help="how long caches fill before that (60)")
-    parser.add_argument("--evidence", type=int, default=240, help="how long loads run before the plans (240)")
+    parser.add_argument("--seconds", type=int, default=60, help="how long each allocation is measured (60)")
+    parser.add_argument("--warm-up", type=int, default=40, help="how long caches fill before that (40)")
+    parser.add_argument("--evidence", type=int, default=150, help="how long loads run before the plans (150)")
     parser.add_argument("--pairs", type=int, default=2, help="how often the methods take turns (2)")
     parser.add_argument("--quick", action="store_true", help="20 s for each, one turn: whether it works, no figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was planned and measured")
