@@ -19,7 +19,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .PHONY: help run cluster build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-debian13 test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
 .PHONY: bench-passes bench-insulation bench-guarantees bench-mixes bench-release bench-realtime bench-cluster
-.PHONY: test-lab-long readme install deb lint deny clean test-planted-long
+.PHONY: bench-allocate test-lab-long readme install deb lint deny clean test-planted-long
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -177,6 +177,11 @@ bench-cluster: ## striped tenants of a cluster in real time, driven by fio, agai
 	@scripts/setup test
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/cluster.py $(BENCH)
+
+bench-allocate: ## allocation over two gateways and a server in real time, with fio and MariaDB (root; 15 minutes)
+	@scripts/setup bench
+	cargo build --release -p node
+	$(PYTHON) bench/allocate.py $(BENCH)
 
 bench-attacks: ## one tenant's requests alone and while another attacks, on an idle machine (4 minutes; ONLY=pattern)
 	@scripts/setup test
