@@ -42,6 +42,11 @@ impl MissRatios {
         high + (low - high) * (bytes - before) / (after - before)
     }
 
+    /// The same with so much more at each size.
+    pub fn plus(&self, ratio: f64) -> MissRatios {
+        MissRatios { points: self.points.iter().map(|&(bytes, of)| (bytes, (of + ratio).min(1.0))).collect() }
+    }
+
     /// The largest difference of the miss ratios of two curves, at the sizes of both.
     pub fn distance(&self, other: &MissRatios) -> f64 {
         let sizes = self.points.iter().chain(&other.points).map(|point| point.0);
@@ -63,6 +68,12 @@ mod tests {
         let of = |ratio| MissRatios::new([(100, 0.5), (200, ratio)]);
         assert_eq!((of(0.25).distance(&of(0.25)), of(0.25).distance(&of(0.375))), (0.0, 0.125));
         assert_eq!(MissRatios::new([]).distance(&of(0.25)), 0.75, "without a point, all miss");
+    }
+
+    #[test]
+    fn with_more_misses_it_is_at_most_one() {
+        let curve = MissRatios::new([(100, 0.75), (200, 0.25)]).plus(0.5);
+        assert_eq!([100.0, 150.0, 200.0].map(|bytes| curve.at(bytes)), [1.0, 0.875, 0.75]);
     }
 
     #[test]

@@ -366,15 +366,15 @@ fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evi
 /// How its disk is divided in time: the round as planned on average, without the tenant's own slice.
 fn round(observed: &Observed, at: At) -> Option<Round> {
     let (disk, of) = (observed.disk(at), observed.tenant(at));
-    let present_ns = disk.round_seconds? * 1e9;
+    let ns = |seconds: f64| seconds * 1e9;
+    let present_ns = ns(disk.round_seconds?);
+    // Without a profile it is a default. What the tenant was found to lose includes it, and says more.
+    let switch = of.loss_seconds.filter(|_| disk.reads_by_depth.is_empty()).or(disk.switch_seconds);
     let round_ns = observed.loads(at).window.rounds.mean_ns().unwrap_or(present_ns);
     Some(Round {
         others_ns: round_ns * (1.0 - of.share.effective).max(0.0),
-        round_ns_max: disk.round_seconds_max.map_or(present_ns, |seconds| seconds * 1e9).max(round_ns),
-        loss: Loss {
-            switch_ns: disk.switch_seconds.unwrap_or(0.0) * 1e9,
-            closing_ns: of.closing_seconds.unwrap_or(0.0) * 1e9,
-        },
+        round_ns_max: disk.round_seconds_max.map_or(present_ns, ns).max(round_ns),
+        loss: Loss { switch_ns: switch.map_or(0.0, ns), closing_ns: of.closing_seconds.map_or(0.0, ns) },
         interruption: interruption(observed, at),
     })
 }
