@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(reads(at(5, 5), at(5, 0)), 0.0, "the first tier has it all");
         assert_eq!(reads(at(8, 0), at(5, 0)), 0.0, "what is taken away need not be filled");
         // Half of them, of which the more are there, the fewer reads miss that would not miss in the long run:
-        // the sum of (x - 0.5) / x, with x from 1 down to 0.5, is 100 (0.5 - 0.5 ln 2); a little less, as plans count on
-        // more misses in the long run.
+        // the sum of (x - 0.5) / x, with x from 1 down to 0.5, is 100 (0.5 - 0.5 ln 2); a little less, as plans count
+        // on more misses in the long run.
         assert!((reads(at(5, 0), at(0, 5)) - 15.2).abs() < 0.1, "{}", reads(at(5, 0), at(0, 5)));
         let present = [at(5, 0)];
         let moving = Moving::new(|_: usize, _: Allotment| 7.0, &model, &present, 1e9);
