@@ -14,9 +14,7 @@
 
 use super::curve::MissRatios;
 use super::evidence::{Depth, DiskTime, Evidence, Interruption, Observed, Round, Tiers};
-use crate::control::Snapshot;
 use crate::disk::profile::{Direction, Key, Profile};
-use crate::ids::TenantId;
 use crate::units::BLOCK;
 
 /// A mean of fewer events is not used if there is one of more.
@@ -36,6 +34,17 @@ pub struct Sum {
 }
 
 impl Sum {
+    /// Of counters.
+    pub fn of(count: u64, ns: u64) -> Sum {
+        Sum { count: count as f64, ns: ns as f64 }
+    }
+
+    /// One more.
+    pub fn add(&mut self, count: u64, ns: u64) {
+        self.count += count as f64;
+        self.ns += ns as f64;
+    }
+
     /// The mean time of one.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.count > 0.0).then(|| self.ns / self.count)
@@ -78,40 +87,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those of a tenant since the start of the engine.
-    pub fn of(snapshot: &Snapshot, tenant: TenantId) -> Option<Counters> {
-        let stats = snapshot.tenants.iter().find(|stats| stats.tenant == tenant)?;
-        let spent = stats.spent;
-        let mut all = Counters {
-            elapsed_ns: snapshot.now as f64,
-            outstanding_max: stats.outstanding_max,
-            device_requests: stats.usage.completed.requests as f64,
-            disk: Observed {
-                writes_ns: (spent.write_back_ns + spent.sync_ns) as f64,
-                owned_ns: stats.usage.owned_ns as f64,
-                ..Observed::default()
-            },
-            rounds: stats.plan.map_or(Sum::default(), |plan| Sum::of(plan.rounds, plan.rounds_ns)),
-            ..Counters::default()
-        };
-        all.disk.reads.service_ns = spent.fill_ns as f64;
-        for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == tenant) {
-            let (reads, writes, fills) = (&volume.read.latency, &volume.write.latency, &volume.fills);
-            all.reads.add(reads.count(), reads.sum_ns);
-            all.hits.add(volume.hits.requests, volume.hits.sum_ns);
-            all.missed_bytes += (volume.miss_blocks * BLOCK) as f64;
-            all.writes.add(writes.count(), writes.sum_ns);
-            all.fills.add(fills.requests, fills.queued_ns + fills.slice_ns + fills.device_ns);
-            let Observed { reads, beside_writes, .. } = &mut all.disk;
-            reads.count += fills.requests as f64;
-            reads.device_ns += fills.device_ns as f64;
-            beside_writes.count += fills.beside_writes.requests as f64;
-            beside_writes.device_ns += fills.beside_writes.device_ns as f64;
-            beside_writes.service_ns += fills.beside_writes.service_ns as f64;
-        }
-        Some(all)
-    }
-
     /// What happened since. `None` if a counter has gone back: it was another process, or another volume.
     pub fn since(&self, earlier: &Counters) -> Option<Counters> {
         let difference = |now: f64, then: f64| (now >= then).then_some(now - then);
@@ -133,17 +108,6 @@ impl Counters {
     /// Requests of its clients, with their latencies.
     pub fn requests(&self) -> Sum {
         Sum { count: self.reads.count + self.writes.count, ns: self.reads.ns + self.writes.ns }
-    }
-}
-
-impl Sum {
-    fn of(count: u64, ns: u64) -> Sum {
-        Sum { count: count as f64, ns: ns as f64 }
-    }
-
-    fn add(&mut self, count: u64, ns: u64) {
-        self.count += count as f64;
-        self.ns += ns as f64;
     }
 }
 

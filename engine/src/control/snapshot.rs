@@ -1,5 +1,6 @@
 //! What a snapshot reports: counters since the start of the engine, and current levels.
 
+use crate::allocate::{Counters, Observed, Sum};
 use crate::control::Sizing;
 use crate::disk::WindowCounts;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
@@ -7,7 +8,7 @@ use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::offload::OffloadStats;
 use crate::stats::{DemotionStats, Fills, Hits, OpStats};
-use crate::units::Nanos;
+use crate::units::{BLOCK, Nanos};
 use crate::upstream::UpstreamStats;
 
 /// A volume.
@@ -233,4 +234,40 @@ pub struct Snapshot {
     pub slices: Vec<Slice>,
     /// The state of off-loading, if writes may be off-loaded.
     pub offload: Option<OffloadStats>,
+}
+
+impl Snapshot {
+    /// What a tenant did since the start, as evidence for allocations. `None` if there is no such tenant.
+    pub fn counters(&self, tenant: TenantId) -> Option<Counters> {
+        let stats = self.tenants.iter().find(|stats| stats.tenant == tenant)?;
+        let spent = stats.spent;
+        let mut all = Counters {
+            elapsed_ns: self.now as f64,
+            outstanding_max: stats.outstanding_max,
+            device_requests: stats.usage.completed.requests as f64,
+            disk: Observed {
+                writes_ns: (spent.write_back_ns + spent.sync_ns) as f64,
+                owned_ns: stats.usage.owned_ns as f64,
+                ..Observed::default()
+            },
+            rounds: stats.plan.map_or(Sum::default(), |plan| Sum::of(plan.rounds, plan.rounds_ns)),
+            ..Counters::default()
+        };
+        all.disk.reads.service_ns = spent.fill_ns as f64;
+        for volume in self.volumes.iter().filter(|volume| volume.tenant == tenant) {
+            let (reads, writes, fills) = (&volume.read.latency, &volume.write.latency, &volume.fills);
+            all.reads.add(reads.count(), reads.sum_ns);
+            all.hits.add(volume.hits.requests, volume.hits.sum_ns);
+            all.missed_bytes += (volume.miss_blocks * BLOCK) as f64;
+            all.writes.add(writes.count(), writes.sum_ns);
+            all.fills.add(fills.requests, fills.queued_ns + fills.slice_ns + fills.device_ns);
+            let Observed { reads, beside_writes, .. } = &mut all.disk;
+            reads.count += fills.requests as f64;
+            reads.device_ns += fills.device_ns as f64;
+            beside_writes.count += fills.beside_writes.requests as f64;
+            beside_writes.device_ns += fills.beside_writes.device_ns as f64;
+            beside_writes.service_ns += fills.beside_writes.service_ns as f64;
+        }
+        Some(all)
+    }
 }

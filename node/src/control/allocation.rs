@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::allocate::{Counters, Depth};
+use engine::allocate::Depth;
 use engine::control::{Command, FRAME_BYTES, LEAST_BYTES, Report, Snapshot, TenantStats};
 use engine::disk::profile::Profile;
 use engine::ids::VolumeId;
@@ -249,7 +249,7 @@ fn by_depth(profile: &Profile) -> Vec<DepthEvidence> {
 }
 
 fn load(stats: &TenantStats, snapshot: &Snapshot) -> LoadEvidence {
-    let Some(of) = Counters::of(snapshot, stats.tenant) else { return LoadEvidence::default() };
+    let Some(of) = snapshot.counters(stats.tenant) else { return LoadEvidence::default() };
     let (seconds, disk) = (|ns: f64| ns / SECOND as f64, &of.disk);
     let mut load = LoadEvidence {
         reads: of.reads.count as u64,

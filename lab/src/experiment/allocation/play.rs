@@ -274,7 +274,7 @@ fn of_volume(snapshot: &Snapshot, volume: VolumeId) -> VolumeStats {
 
 /// What a tenant did between two snapshots.
 pub fn between([before, after]: [&Snapshot; 2], tenant: TenantId) -> Counters {
-    let [before, after] = [before, after].map(|snapshot| Counters::of(snapshot, tenant).expect("it is there"));
+    let [before, after] = [before, after].map(|snapshot| snapshot.counters(tenant).expect("it is there"));
     after.since(&before).expect("counters of a process do not go back")
 }
 
