@@ -8,7 +8,7 @@ const SEEDS: u64 = 300;
 /// Of worlds of several machines.
 const MACHINES_SEEDS: u64 = 200;
 /// Of those in which two caches in a row demote, beyond the third of the former.
-const TIERS_SEEDS: std::ops::Range<u64> = 200..224;
+const TIERS_SEEDS: std::ops::Range<u64> = 216..240;
 /// Of worlds of machines that off-load writes to one another.
 const STORES_SEEDS: u64 = 200;
 /// Of worlds with striped volumes.
