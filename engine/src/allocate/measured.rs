@@ -4,7 +4,7 @@
 //! | evidence | from |
 //! | --- | --- |
 //! | curves, references, hits in the first tier, writes | the gateway |
-//! | hits in the second tier | latency of misses at the gateway, less what the server adds to a hit for all its reads |
+//! | hits in the second tier | mean latency of misses at the gateway, less the mean time that the disk adds there |
 //! | clients and their think time | most requests outstanding, and the law of a closed loop: `z = N / X - L` |
 //! | disk time of reads | measured, without those beside a batch of write-back; by depth as the profile says |
 //! | delay by batches of write-back | how much longer such reads are in the device |
@@ -17,7 +17,7 @@ use super::evidence::{Depth, DiskTime, Evidence, Interruption, Observed, Round, 
 use crate::disk::profile::{Direction, Key, Profile};
 use crate::units::BLOCK;
 
-/// A mean of fewer events is not used if there is one of more.
+/// A window with fewer events gives no mean: that of a longer time is used.
 const MEAN_LEAST: f64 = 10.0;
 /// Latency of a hit until one was measured: a request and its reply over a socket, ns.
 const HIT_NS_ASSUMED: f64 = 100_000.0;
@@ -39,7 +39,7 @@ impl Sum {
         Sum { count: count as f64, ns: ns as f64 }
     }
 
-    /// One more.
+    /// Counts more of them.
     pub fn add(&mut self, count: u64, ns: u64) {
         self.count += count as f64;
         self.ns += ns as f64;
@@ -134,10 +134,10 @@ impl Measured {
         self.mean_ns(in_device).into_iter().chain(self.mean_ns(owned)).reduce(f64::min)
     }
 
-    /// Disk time if `unabsorbed` writes a second reach the disk; and whether that is disk time by use. Otherwise the
-    /// time in the device stands for it, in which other requests of the tenant may have been served. Without any read
-    /// of the disk it is that of the profile. Reads beside a batch of write-back are in the device for longer, and say
-    /// nothing of the depth; what write-back takes beyond its blocks, to join runs, is theirs.
+    /// Disk time if `unabsorbed` writes a second reach the disk, and whether the engine has measured that of reads. If
+    /// it has not, the time in the device takes its place, although other requests of the tenant may have been served
+    /// in it. If no read was measured, the profile says how long one takes. Write-back also reads and writes blocks
+    /// between dirty ones: each dirty block has a part of that time.
     fn disk_time(&self, unabsorbed: f64, by_depth: &[Depth]) -> Option<(DiskTime, bool)> {
         let disk = if self.window.fills.count >= MEAN_LEAST { &self.window.disk } else { &self.total.disk };
         let profile = DiskTime { reads: by_depth.to_vec(), write_ns: 0.0, delay_ns: 0.0 };
@@ -185,9 +185,10 @@ impl Interruption {
     pub fn of(others: impl IntoIterator<Item = Other>, switch_ns: f64) -> Interruption {
         let (mut shares, mut drain_ns, mut loss_ns) = (0.0, 0.0, 0.0);
         for Other { share, did, loss_ns: loss } in others {
-            if did.window.device_requests > 0.0 && share > 0.0 {
+            let is_active = did.window.device_requests > 0.0 && share > 0.0;
+            if let Some(service_ns) = did.service_ns().filter(|_| is_active) {
                 shares += share;
-                drain_ns += share * f64::from(did.window.outstanding_max) * did.service_ns().unwrap_or(0.0);
+                drain_ns += share * f64::from(did.window.outstanding_max) * service_ns;
                 loss_ns += share * loss.unwrap_or(switch_ns);
             }
         }
@@ -275,7 +276,7 @@ impl Subject {
             let share = share.max(self.unused).clamp(0.001, 1.0);
             return Ok(evidence.calibrated(first, second, share, disk_ns));
         }
-        // A client that thinks may have used its slice time for write-back, and waits for its slices all the same.
+        // Write-back may have used the slice time that would pay for interruptions. Then requests wait for slices.
         let round = self.round.map(|round| Round { interruption: None, ..round });
         let waiting = Evidence { round, ..evidence.clone() };
         let off = |of: &Evidence| (of.predict(first, second, share).disk_ns - disk_ns).abs();

@@ -19,7 +19,11 @@ pub fn evidence(told: &Told, (first, second): (u64, u64), share: f64, profile: &
         let window = between([before, after], tenant);
         Measured { window, total: window }
     };
-    let switch_ns = profile.number(Key::SwitchCost(Quantile::P50)).unwrap_or(0.0);
+    let switch_ns = profile.number(Key::SwitchCost(Quantile::P50)).ok_or("the profile has no cost of a switch")?;
+    let by_depth = Depth::of_profile(profile);
+    if by_depth.is_empty() {
+        return Err("the profile has no rates of random reads".into());
+    }
     let others = after.tenants.iter().filter(|stats| stats.tenant != told.tenant).filter_map(|stats| {
         let plan = stats.plan.filter(|plan| plan.round_ns > 0)?;
         let share = plan.slice_ns as f64 / plan.round_ns as f64;
@@ -44,7 +48,7 @@ pub fn evidence(told: &Told, (first, second): (u64, u64), share: f64, profile: &
         share,
         unused: 0.0,
         client_ns: CLIENT_NS,
-        by_depth: Depth::of_profile(profile),
+        by_depth,
         round,
     };
     subject.evidence().map_err(|missing| format!("{:?} has no evidence: {missing:?}", told.tenant))
