@@ -122,7 +122,7 @@ test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern, WITHO
 
 test-clients-long: ## the same with more rounds, databases, an emulated machine, crash images by the thousand
 	@scripts/setup long
-	$(BUILD_CHECKED)
+	$(BUILD_CHECKED) --config profile.checked.package.node.opt-level=1
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
 
 test-debian13: ## tests with the clients of Debian 13: qemu 10, libnbd 1.22 (ONLY=pattern)
@@ -151,7 +151,7 @@ bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick 
 	$(PYTHON) bench/run.py $(BENCH)
 
 bench-passes: ## the longest pass of the data thread, with 1,000 tenants of which 256 end their trials together
-	cargo test --release -p lab --test planning -- --nocapture
+	cargo test --release -p lab --test planning -- --nocapture --test-threads 1
 
 bench-headless: ## three tenants on the disk of this machine, taken for an SSD (10 minutes; BENCH="--only readers")
 	@scripts/setup bench

@@ -4,7 +4,8 @@ use engine::control::DroppedBlocks;
 use sim::machines;
 use sim::swarm::{self, Worlds};
 
-const SEEDS: u64 = 300;
+/// `make test-swarm` runs others of these.
+const SEEDS: u64 = 150;
 /// Of worlds of several machines.
 const MACHINES_SEEDS: u64 = 200;
 /// Of those in which two caches in a row demote, beyond the third of the former.
