@@ -74,6 +74,7 @@ mod tests {
                 decided: None,
                 loss_ns: None,
                 burst_ns: 0,
+                streams_lack: 0.0,
                 useful_ns: window * useful * SECOND,
                 wanted_ns: window * wanting * SECOND,
             };

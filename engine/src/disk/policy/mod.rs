@@ -162,6 +162,9 @@ pub struct TenantPlan {
     /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
     /// is not backlogged.
     pub burst_ns: Nanos,
+    /// The part of its streams that the tenant lacks although its disk time is not lost, in thousandths: random
+    /// requests of its own have it.
+    pub streams_lack_permille: u32,
 }
 
 /// What goes to the device next. The scheduler does it in any case, so the policy counts on it.

@@ -12,6 +12,11 @@
 //!
 //! Think time for which the disk idles is part of `steady`: the tenant would think standalone as well.
 //!
+//! **Streams among other requests.** Alone, a drive serves the sequential reads of a tenant before its other requests,
+//! because they are nearest; in each slice the first batch and the drain have random ones. So a tenant with both does
+//! more of the random ones than it would standalone, and less of the stream, and no disk time is lost. The meter
+//! compares the part of the cost that sequential reads are of the steady part and of all ([`Meter::streams_lack`]).
+//!
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4, which derives the loss from an average seek. Here the loss is
 //! measured, because deep queues lose far more in the drain than in the seek. Downside: in the steady part a drive
 //! picks near requests and leaves the far ones to the drain, so `useful` is slightly too small and slices are slightly
@@ -39,18 +44,39 @@ struct Span {
     requests: f64,
     time: f64,
     cost: f64,
+    /// The cost of the sequential reads among them.
+    stream_cost: f64,
 }
 
 impl Span {
-    fn add(&mut self, fade: f64, requests: u32, time: Nanos, cost: Nanos) {
+    fn add(&mut self, fade: f64, requests: u32, time: Nanos, done: Done) {
         self.slices = self.slices * fade + 1.0;
         self.requests = self.requests * fade + f64::from(requests);
         self.time = self.time * fade + time as f64;
-        self.cost = self.cost * fade + cost as f64;
+        self.cost = self.cost * fade + done.all_ns as f64;
+        self.stream_cost = self.stream_cost * fade + done.stream_ns as f64;
     }
 
     fn rate(self) -> Option<f64> {
         (self.cost > 0.0 && self.time > 0.0).then(|| self.time / self.cost)
+    }
+
+    /// The part of the cost that is that of sequential reads.
+    fn streams(self) -> f64 {
+        if self.cost > 0.0 { self.stream_cost / self.cost } else { 0.0 }
+    }
+}
+
+/// The cost of requests that have completed, and that of the sequential reads among them.
+#[derive(Clone, Copy, Default, Debug)]
+struct Done {
+    all_ns: Nanos,
+    stream_ns: Nanos,
+}
+
+impl Done {
+    fn since(self, before: Done) -> Done {
+        Done { all_ns: self.all_ns - before.all_ns, stream_ns: self.stream_ns - before.stream_ns }
     }
 }
 
@@ -58,9 +84,13 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Nanos,
-    done_ns: Nanos,
+    cost: Done,
     done: u32,
 }
+
+/// From this part of the cost on, sequential reads are most of a tenant's bytes: in the time of one positioning a drive
+/// transfers hundreds of KiB.
+const STREAMS_LEAST: f64 = 0.1;
 
 /// The service rate of a queue that is so many times as deep is another one (`docs/notes/slices.md`). Not less: with 2
 /// the rate of updates beside a scan, whose write-back comes in bursts, was forgotten again and again.
@@ -74,7 +104,7 @@ const STEADY: f64 = 4.0;
 #[derive(Debug)]
 pub(crate) struct Watch {
     begun: Nanos,
-    done_ns: Nanos,
+    cost: Done,
     done: u32,
     /// Whether a request was issued that is not internal.
     has_demand: bool,
@@ -103,7 +133,7 @@ impl Watch {
     fn new(begun: Nanos, depth: u32, switch_ns: Nanos) -> Watch {
         Watch {
             begun,
-            done_ns: 0,
+            cost: Done::default(),
             done: 0,
             has_demand: false,
             batch: 0,
@@ -129,10 +159,11 @@ impl Watch {
     }
 
     /// A request that is not internal completed; `in_device` requests were in the device, this one included.
-    pub(crate) fn done(&mut self, now: Nanos, cost_ns: Nanos, in_device: u32) {
+    pub(crate) fn done(&mut self, now: Nanos, entry: &Entry, in_device: u32) {
         self.done += 1;
-        self.done_ns += cost_ns;
-        self.last = Some(Mark { at: now, done_ns: self.done_ns, done: self.done });
+        self.cost.all_ns += entry.cost_ns;
+        self.cost.stream_ns += if entry.reads_on() { entry.cost_ns } else { 0 };
+        self.last = Some(Mark { at: now, cost: self.cost, done: self.done });
         if self.drain.is_some() && self.past.is_none() {
             self.past = self.last;
         }
@@ -154,7 +185,7 @@ impl Watch {
     /// The drain begins: no more requests are issued, and `in_device` requests of cost `in_device_ns` are in the
     /// device.
     pub(crate) fn drain(&mut self, now: Nanos, in_device: u32, in_device_ns: Nanos) {
-        self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns, in_device));
+        self.drain = Some((Mark { at: now, cost: self.cost, done: self.done }, in_device_ns, in_device));
         self.past = self.last.filter(|_| in_device_ns == 0);
     }
 }
@@ -164,7 +195,7 @@ impl Watch {
     fn add_to(span: &mut Span, from: Option<Mark>, to: Option<Mark>, fade: f64) -> Nanos {
         let part = from.zip(to).filter(|(from, to)| to.done > from.done && to.at > from.at);
         part.map_or(0, |(from, to)| {
-            span.add(fade, to.done - from.done, to.at - from.at, to.done_ns - from.done_ns);
+            span.add(fade, to.done - from.done, to.at - from.at, to.cost.since(from.cost));
             to.at - from.at
         })
     }
@@ -238,15 +269,16 @@ impl Meter {
         if let Some((mark, in_device_ns, _)) = watch.drain
             && in_device_ns > 0
         {
-            self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
+            let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
+            self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
         }
         let closing_ns = watch.drain.filter(|_| cause == Cause::UsedUp).map_or(0, |(mark, ..)| now - mark.at);
-        self.closing.add(fade, 0, closing_ns, 0);
+        self.closing.add(fade, 0, closing_ns, Done::default());
         // If the disk idled for the tenant when its slice was interrupted, nothing was lost in a drain.
         let is_drained = watch.drain.is_some_and(|(_, in_device_ns, _)| in_device_ns > 0);
         let is_cut = matches!(cause, Cause::Interrupted | Cause::Enough);
         if cause == Cause::UsedUp || is_cut && is_drained {
-            self.whole.add(fade, watch.done, total, watch.done_ns);
+            self.whole.add(fade, watch.done, total, watch.cost);
         }
         // The length of a slice that was interrupted, or ended early, is not the plan's.
         if cause == Cause::UsedUp {
@@ -254,8 +286,8 @@ impl Meter {
             self.too_short_ns = (seen_ns == 0 && self.seen_rate().is_none()).then_some(total);
         }
         if let Some(mark) = watch.first.filter(|_| watch.batch == 1) {
-            self.first.add(fade, 1, mark.at - watch.begun, mark.done_ns);
-            self.later.add(fade, watch.later, watch.later_ns, 0);
+            self.first.add(fade, 1, mark.at - watch.begun, mark.cost);
+            self.later.add(fade, watch.later, watch.later_ns, Done::default());
         }
         let (useful, carry) = self.worth(now, watch);
         self.carry = carry;
@@ -293,6 +325,14 @@ impl Meter {
         enough(self.steady).or(enough(self.early))
     }
 
+    /// The part of its streams that the tenant lacks although its disk time is not lost: what sequential reads are of
+    /// the steady cost, against what they are of all. 0 without streams.
+    pub(crate) fn streams_lack(&self) -> f64 {
+        let part = self.steady.streams();
+        let is_known = self.steady.requests >= STEADY && part >= STREAMS_LEAST && self.whole.cost > 0.0;
+        if is_known { (1.0 - self.whole.streams() / part).max(0.0) } else { 0.0 }
+    }
+
     /// Standalone-equivalent time of the slice's work so far, at most the time that passed, and the excess over that.
     /// The excess is carried over, so that the sum over slices with more and less work is right. If all requests were
     /// internal, nothing is added. A slice with one request does not show its switch by itself.
@@ -306,7 +346,7 @@ impl Meter {
         let total = now - watch.begun;
         let total = if total > switch_ns { total - switch_ns } else { total };
         let Some(rate) = self.rate() else { return (total, 0.0) };
-        let worth = watch.done_ns as f64 * rate + self.carry;
+        let worth = watch.cost.all_ns as f64 * rate + self.carry;
         let useful = worth.min(total as f64);
         (useful as Nanos, (worth - useful).min(total as f64))
     }
@@ -379,14 +419,12 @@ mod tests {
     use crate::disk::Op;
     use crate::ids::IoId;
 
+    const RANDOM: Entry =
+        Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 100, follows: false, internal: false, number: None };
+
     fn watch(meter: &Meter, begun: Nanos) -> Watch {
-        let (io, op) = (IoId(0), Op::Read);
         let mut watch = meter.watch(begun, 0);
-        watch.issued(
-            begun,
-            &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false, number: None },
-            true,
-        );
+        watch.issued(begun, &RANDOM, true);
         watch
     }
 
@@ -397,29 +435,24 @@ mod tests {
         let mut now = 1050;
         for done in 1..=19 {
             now += 10;
-            watch.done(now, 100, 2);
+            watch.done(now, &RANDOM, 2);
             if done == 18 {
                 watch.drain(now + 5, 2, 200);
             }
         }
-        watch.done(now + 30, 100, 1);
+        watch.done(now + 30, &RANDOM, 1);
         meter.slice(now + 30, &watch, Cause::UsedUp)
     }
 
     /// Requests of cost 100 one after the other: the first one takes 40, each further one 10, after a pause of 90.
     fn thinks(meter: &mut Meter, begun: Nanos, requests: u32) -> Nanos {
-        let (io, op) = (IoId(0), Op::Read);
         let mut watch = meter.watch(begun, 25);
         let mut now = begun;
         for at in 0..requests {
             now += if at == 0 { 0 } else { 90 };
-            watch.issued(
-                now,
-                &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false, number: None },
-                true,
-            );
+            watch.issued(now, &RANDOM, true);
             now += if at == 0 { 40 } else { 10 };
-            watch.done(now, 100, 1);
+            watch.done(now, &RANDOM, 1);
         }
         meter.slice(now, &watch, Cause::Idle)
     }
@@ -443,11 +476,33 @@ mod tests {
         assert_eq!(meter.closing_ns(), 35 - 10 + 10 - 5 + 5);
     }
 
+    #[test]
+    fn a_stream_lacks_what_random_reads_have_at_both_ends_of_a_slice() {
+        // After a first batch of two random reads come eighteen of a stream, and one more. The drain has two.
+        let mut meter = Meter::default();
+        let stream = Entry { follows: true, ..RANDOM };
+        for _ in 0..10 {
+            let mut watch = watch(&meter, 0);
+            [50, 100].into_iter().for_each(|now| watch.done(now, &RANDOM, 2));
+            (1..=18).for_each(|at| watch.done(100 + 10 * at, &stream, 2));
+            watch.done(330, &RANDOM, 2);
+            watch.drain(330, 2, 200);
+            [380, 430].into_iter().for_each(|now| watch.done(now, &RANDOM, 1));
+            meter.slice(430, &watch, Cause::UsedUp);
+        }
+        // The steady part: 17 of the stream, one before the drain, and the first of the drain.
+        let lack = 1.0 - (18.0 / 23.0) / (17.0 / 19.0);
+        assert!((meter.streams_lack() - lack).abs() < 1e-6, "{} {lack}", meter.streams_lack());
+        let mut meter = Meter::default();
+        (0..10).for_each(|_| _ = slice(&mut meter));
+        assert_eq!(meter.streams_lack(), 0.0, "there is no stream");
+    }
+
     /// `requests` of cost 100, all in the device from the beginning: the first one takes 60, each further one `each`.
     fn burst(meter: &mut Meter, requests: u32, each: Nanos) {
         let mut watch = watch(meter, 0);
         watch.drain(0, requests, 100 * Nanos::from(requests));
-        (0..requests).for_each(|at| watch.done(60 + each * Nanos::from(at), 100, requests - at));
+        (0..requests).for_each(|at| watch.done(60 + each * Nanos::from(at), &RANDOM, requests - at));
         meter.slice(60 + each * Nanos::from(requests - 1), &watch, Cause::UsedUp);
     }
 
@@ -467,7 +522,7 @@ mod tests {
     fn a_slice_that_was_not_used_up_says_nothing_of_the_loss() {
         let mut meter = Meter::default();
         let mut watch = watch(&meter, 0);
-        (1..=5).for_each(|at| watch.done(at * 10, 100, 1));
+        (1..=5).for_each(|at| watch.done(at * 10, &RANDOM, 1));
         assert_eq!(meter.slice(100, &watch, Cause::Idle), 50, "then the disk was held for it in vain");
         assert_eq!((meter.loss_ns(), meter.need_ns(100, 12)), (None, 120));
     }

@@ -367,7 +367,7 @@ impl Slices {
             habits.following = habits.following.saturating_sub(entry.len);
         }
         if let Some(current) = self.current.as_mut().filter(|current| current.owner == tenant && !entry.internal) {
-            current.watch.done(now, entry.cost_ns, lane.in_service() + 1);
+            current.watch.done(now, entry, lane.in_service() + 1);
         }
         self.left(now, tenant, lane);
     }

@@ -134,14 +134,19 @@ impl Tenant<'_> {
             (None, Claim::Kept(frames)) => (frames, 1.0),
             (None, _) => (LEAST, 1.0),
         };
-        let streams = (self.transfer.0 * self.weight * round_ns) as u64;
         // The tolerance allows for rounding when both sides are equal.
-        (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
+        (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(self.transferred(round_ns)))
     }
 
-    /// The fewest frames that are as good as any cache, apart from the loss that R permits.
-    fn of_use(&self, keep: f64) -> u64 {
-        self.load.map_or(u64::MAX, |load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX).low)))
+    /// Frames for its streams and writes in a slice of this round.
+    fn transferred(&self, round_ns: f64) -> u64 {
+        LEAST + ((self.transfer.0 * self.weight * round_ns) as u64).min(self.transfer.1)
+    }
+
+    /// The fewest frames that are as good as any cache, apart from the loss that R permits, in this round.
+    fn of_use(&self, keep: f64, round_ns: f64) -> u64 {
+        let of_use = |load: &Load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX).low));
+        self.load.map_or(u64::MAX, of_use).max(self.transferred(round_ns))
     }
 
     /// The shortest round with this R_time.
@@ -259,7 +264,8 @@ impl Splitter<'_> {
         let given = meet_most(self.tenants, &self.members, &needs, self.memory());
         for (at, need) in needs.into_iter().enumerate() {
             if self.members[at] && need.is_none_or(|need| need > given[at]) {
-                (self.members[at], self.held[at]) = (false, given[at].min(self.tenants[at].of_use(keep)).max(1));
+                (self.members[at], self.held[at]) =
+                    (false, given[at].min(self.tenants[at].of_use(keep, round_max_ns)).max(1));
             }
         }
     }
@@ -354,7 +360,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         let hard = match tenant.claim {
             Claim::Asked(frames) => frames,
             Claim::Kept(frames) => {
-                let of_use = || tenant.of_use(question.keep);
+                let of_use = || tenant.of_use(question.keep, longest);
                 tenant.need(question.keep, longest).unwrap_or_else(of_use).min(frames).max(LEAST)
             }
             Claim::Watched | Claim::Wanted { .. } => LEAST,

@@ -239,9 +239,20 @@ fn promises_hold_for_all_kinds_of_tenants() {
                 assert!(keeps(tenant, fate) >= 0.9 - 1e-9, "{tenant:?} {fate:?}");
             }
             if let Claim::Kept(had) = tenant.claim {
-                assert!(fate.kept >= had.min(fate.need.unwrap_or_else(|| tenant.of_use(0.9))), "{tenant:?} {fate:?}");
+                let of_use = || tenant.of_use(0.9, question(memory).round_max_ns);
+                assert!(fate.kept >= had.min(fate.need.unwrap_or_else(of_use)), "{tenant:?} {fate:?}");
             }
         }
     }
     assert!(verdicts.iter().all(|&count| count > 100), "{verdicts:?}");
+}
+
+#[test]
+fn who_is_withdrawn_keeps_the_frames_of_its_streams() {
+    let stream = stream();
+    let reads = |shortfall| Tenant { shortfall, transfer: (1.0, 2000), ..tenant(Claim::Kept(LEAST + 2000), &stream) };
+    let split = split(&question(6000), &[reads(0.0), reads(0.1)]);
+    let [met, withdrawn] = [split.fates[0], split.fates[1]];
+    assert_eq!((met.verdict, withdrawn.verdict), (Verdict::Met, Verdict::Shortfall(0.1)));
+    assert_eq!([withdrawn.kept, withdrawn.hard], [LEAST + 2000; 2]);
 }

@@ -48,6 +48,30 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
+/// Mixes in which streams want memory or disk time that other requests have.
+const CONTESTED: [(&str, &str); 3] = mixes!["stream-within", "stream-within-large", "streams"];
+/// The mix of a quick run.
+const CONTESTED_QUICK: [&str; 1] = ["stream-within"];
+
+pub const STREAMS_WITHIN: Experiment = Experiment {
+    name: "insulated-streams-within",
+    question: "Do streams keep R beside other requests of their own tenant, and streams of large requests in a small \
+               cache, if they are admitted?",
+    setup: "Three mixes (`lab/mixes/stream*.toml`) in 32 MiB, R = 0.9. A tenant with half of the disk has a Zipf \
+            reader, 4 at a time, and a stream of 64 KiB or of 1 MiB reads at once, beside random reads, 4 at a time. \
+            Four streams of 1 MiB reads among eight tenants, beside Zipf readers. As `insulated-mixes`. A quick run \
+            has one mix on one disk.",
+    paper: "Argon has one load in each tenant.",
+    run: |context: &Context| -> Result<Outcome, String> {
+        let Scored { all, data, pictures } = score(context, &CONTESTED, &CONTESTED_QUICK)?;
+        let claims = vec![
+            Claim::new("admitted tenants that keep R", all.precision(), Bound::AtLeast(0.95)),
+            Claim::new("tenants that are admitted", all.admitted as f64 / all.runs as f64, Bound::AtLeast(0.25)),
+        ];
+        Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
+    },
+};
+
 /// The tenant-runs of a mix on all disks.
 #[derive(Default)]
 struct Score {
@@ -90,11 +114,19 @@ impl Score {
     }
 }
 
-fn run(context: &Context) -> Result<Outcome, String> {
+/// What some mixes show.
+struct Scored {
+    all: Score,
+    data: Map<String, Value>,
+    pictures: Vec<Picture>,
+}
+
+/// Runs mixes on all disks; a quick run has those of `quick` on one disk.
+fn score(context: &Context, mixes: &[(&str, &str)], quick: &[&str]) -> Result<Scored, String> {
     let disks = &DISKS[..if context.quick { 1 } else { DISKS.len() }];
     let disks: Vec<_> = disks.iter().map(|&disk| disk.to_owned()).collect();
     let (mut all, mut data, mut groups) = (Score::default(), Map::new(), Vec::new());
-    for (name, text) in MIXES.iter().filter(|(name, _)| !context.quick || QUICK.contains(name)) {
+    for (name, text) in mixes.iter().filter(|(name, _)| !context.quick || quick.contains(name)) {
         let mix = Mix::parse(text, "".as_ref()).map_err(|error| format!("{name}: {error:#}"))?;
         let played = play(&mix, &disks, &context.seeds, &context.progress);
         let played = played.map_err(|error| format!("{name}: {error:#}"))?;
@@ -115,6 +147,14 @@ fn run(context: &Context) -> Result<Outcome, String> {
         groups.push(Group { label: (*name).into(), bars: parts.into() });
         all.absorb(&score);
     }
+    let svg = bars("part of all tenants", &["admitted", "admitted and keeps R"], &groups, None)?;
+    let caption = "How many tenants of each mix are admitted, and how many of them keep R, on all disks.".into();
+    let pictures = vec![Picture { name: "admitted".into(), caption, svg }];
+    Ok(Scored { all, data, pictures })
+}
+
+fn run(context: &Context) -> Result<Outcome, String> {
+    let Scored { all, data, pictures } = score(context, &MIXES, &QUICK)?;
     let count = all.errors.len().max(1) as f64;
     let largest = all.errors.iter().copied().fold(0.0, f64::max);
     let claims = vec![
@@ -124,9 +164,6 @@ fn run(context: &Context) -> Result<Outcome, String> {
         Claim::new("live insulation: largest error", largest, Bound::AtMost(0.1)),
         Claim::new("tenant-time without live insulation", 1.0 - all.shown as f64 / all.runs as f64, Bound::AtMost(0.1)),
     ];
-    let svg = bars("part of all tenants", &["admitted", "admitted and keeps R"], &groups, None)?;
-    let caption = "How many tenants of each mix are admitted, and how many of them keep R, on all disks.".into();
-    let pictures = vec![Picture { name: "admitted".into(), caption, svg }];
     Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
 }
 
@@ -150,6 +187,6 @@ mod tests {
         score.add(&[&runs[0], &runs[1]], 0.9);
         assert_eq!((score.runs, score.admitted, score.shown), (2, 0, 2), "no decision is no admission");
         assert!(score.errors.iter().all(|error| (error - 0.04).abs() < 1e-9));
-        assert!(MIXES.iter().all(|(_, text)| Mix::parse(text, "".as_ref()).is_ok()));
+        assert!(MIXES.iter().chain(&CONTESTED).all(|(_, text)| Mix::parse(text, "".as_ref()).is_ok()));
     }
 }

@@ -549,6 +549,7 @@ impl Policy for Insulated {
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged && !tenant.is_store { meter.burst_ns() } else { 0 },
+            streams_lack_permille: (meter.streams_lack() * 1000.0) as u32,
             ..TenantPlan::default()
         })
     }
