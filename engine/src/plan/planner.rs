@@ -100,9 +100,9 @@ impl Known {
         target >= OTHER_FRAMES + u64::from(self.streams) * WINDOWS * read / BLOCK
     }
 
-    /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
-    /// runs.
-    fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
+    /// Frames for read-ahead and for full-length write runs: those transferred in a slice of `slice_ns`, or as many as
+    /// suffice in any.
+    fn transfer(&self, prefetch_bytes_max: u64, slice_ns: f64) -> u64 {
         let dirty = WRITER_FRAMES / 2;
         // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows, unless its
         // client waits for more than that in one read.
@@ -111,7 +111,7 @@ impl Known {
         let writes = if self.writes { WRITER_FRAMES } else { 0 };
         let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
         let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
-        (frames_ns, reads + writes)
+        ((frames_ns * slice_ns) as u64).min(reads + writes)
     }
 }
 
@@ -297,7 +297,8 @@ impl Planner {
                     shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
                     slice_least_ns: facts.burst_ns as f64,
                     load,
-                    transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
+                    transfer: known
+                        .map_or(0, |known| known.transfer(prefetch_bytes, weights[at] * settings.round_max_ns as f64)),
                 }
             };
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();

@@ -106,9 +106,9 @@ pub(super) struct Tenant<'a> {
     pub(super) slice_least_ns: f64,
     /// `None` while unknown.
     pub(super) load: Option<&'a Load>,
-    /// Frames that it transfers per nanosecond of disk time, and frames that suffice for its streams and writes in any
-    /// slice.
-    pub(super) transfer: (f64, u64),
+    /// Frames for its streams and writes. Those of the longest round in any: needs that grew with the round could leave
+    /// each of several streams with a little too little.
+    pub(super) transfer: u64,
 }
 
 impl Tenant<'_> {
@@ -135,18 +135,13 @@ impl Tenant<'_> {
             (None, _) => (LEAST, 1.0),
         };
         // The tolerance allows for rounding when both sides are equal.
-        (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(self.transferred(round_ns)))
+        (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(LEAST + self.transfer))
     }
 
-    /// Frames for its streams and writes in a slice of this round.
-    fn transferred(&self, round_ns: f64) -> u64 {
-        LEAST + ((self.transfer.0 * self.weight * round_ns) as u64).min(self.transfer.1)
-    }
-
-    /// The fewest frames that are as good as any cache, apart from the loss that R permits, in this round.
-    fn of_use(&self, keep: f64, round_ns: f64) -> u64 {
+    /// The fewest frames that are as good as any cache, apart from the loss that R permits.
+    fn of_use(&self, keep: f64) -> u64 {
         let of_use = |load: &Load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX).low));
-        self.load.map_or(u64::MAX, of_use).max(self.transferred(round_ns))
+        self.load.map_or(u64::MAX, of_use).max(LEAST + self.transfer)
     }
 
     /// The shortest round with this R_time.
@@ -264,8 +259,7 @@ impl Splitter<'_> {
         let given = meet_most(self.tenants, &self.members, &needs, self.memory());
         for (at, need) in needs.into_iter().enumerate() {
             if self.members[at] && need.is_none_or(|need| need > given[at]) {
-                (self.members[at], self.held[at]) =
-                    (false, given[at].min(self.tenants[at].of_use(keep, round_max_ns)).max(1));
+                (self.members[at], self.held[at]) = (false, given[at].min(self.tenants[at].of_use(keep)).max(1));
             }
         }
     }
@@ -360,7 +354,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         let hard = match tenant.claim {
             Claim::Asked(frames) => frames,
             Claim::Kept(frames) => {
-                let of_use = || tenant.of_use(question.keep, longest);
+                let of_use = || tenant.of_use(question.keep);
                 tenant.need(question.keep, longest).unwrap_or_else(of_use).min(frames).max(LEAST)
             }
             Claim::Watched | Claim::Wanted { .. } => LEAST,

@@ -29,7 +29,7 @@ fn tenant(claim: Claim, load: &Load) -> Tenant<'_> {
         shortfall: 0.0,
         slice_least_ns: 0.0,
         load: Some(load),
-        transfer: (0.0, 0),
+        transfer: 0,
     }
 }
 
@@ -216,7 +216,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                     shortfall: 0.0,
                     slice_least_ns: below(100) as f64 * MS,
                     load: (claim != Claim::Watched && below(8) > 0).then_some(load),
-                    transfer: (0.001, below(1000)),
+                    transfer: below(1000),
                 }
             })
             .map(|tenant| match (tenant.claim, tenant.load) {
@@ -239,7 +239,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                 assert!(keeps(tenant, fate) >= 0.9 - 1e-9, "{tenant:?} {fate:?}");
             }
             if let Claim::Kept(had) = tenant.claim {
-                let of_use = || tenant.of_use(0.9, question(memory).round_max_ns);
+                let of_use = || tenant.of_use(0.9);
                 assert!(fate.kept >= had.min(fate.need.unwrap_or_else(of_use)), "{tenant:?} {fate:?}");
             }
         }
@@ -250,7 +250,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
 #[test]
 fn who_is_withdrawn_keeps_the_frames_of_its_streams() {
     let stream = stream();
-    let reads = |shortfall| Tenant { shortfall, transfer: (1.0, 2000), ..tenant(Claim::Kept(LEAST + 2000), &stream) };
+    let reads = |shortfall| Tenant { shortfall, transfer: 2000, ..tenant(Claim::Kept(LEAST + 2000), &stream) };
     let split = split(&question(6000), &[reads(0.0), reads(0.1)]);
     let [met, withdrawn] = [split.fates[0], split.fates[1]];
     assert_eq!((met.verdict, withdrawn.verdict), (Verdict::Met, Verdict::Shortfall(0.1)));
