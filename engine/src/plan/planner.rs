@@ -93,8 +93,8 @@ impl Known {
         Some(load.keeps(target.min(has)))
     }
 
-    /// Whether a partition holds what streams of long reads need. With less nothing is read ahead of them, and what they
-    /// would do standalone is not known.
+    /// Whether a partition holds what streams of long reads need. With less nothing is read ahead of them, and what
+    /// they would do standalone is not known.
     fn has_long_reads(&self, target: u64) -> bool {
         let read = if self.stream_read > FOLLOWING_BYTES { self.stream_read.min(STREAM_READ_MAX) } else { 0 };
         target >= OTHER_FRAMES + u64::from(self.streams) * WINDOWS * read / BLOCK
