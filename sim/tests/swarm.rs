@@ -7,11 +7,11 @@ use sim::swarm::{self, Worlds};
 /// `make test-swarm` runs others of these.
 const SEEDS: u64 = 150;
 /// Of worlds of several machines.
-const MACHINES_SEEDS: u64 = 200;
+const MACHINES_SEEDS: u64 = 150;
 /// Of those in which two caches in a row demote, beyond the third of the former.
 const TIERS_SEEDS: std::ops::Range<u64> = 216..240;
 /// Of worlds of machines that off-load writes to one another.
-const STORES_SEEDS: u64 = 200;
+const STORES_SEEDS: u64 = 150;
 /// Of worlds with striped volumes.
 const STRIPES_SEEDS: u64 = 200;
 /// Of worlds with two gateways.
