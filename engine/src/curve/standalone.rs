@@ -122,6 +122,9 @@ pub(crate) struct Seen {
     pub(crate) pauses: Pauses,
     /// Disk time by [`DiskUse`].
     pub(crate) disk_ns: [f64; DISK_USES],
+    /// The part of its work that a tenant lacks although its useful time is not lost, 0 to 1: its random requests have
+    /// the time of its streams.
+    pub(crate) streams_lack: f64,
 }
 
 /// Fewest late requests, and fewest others, that tell how open a client is, and the shortest late time.
@@ -208,7 +211,7 @@ impl Standalone {
 
     /// Standalone-equivalent time since the last look.
     fn gained(&self, seen: &Seen, cache: usize) -> f64 {
-        let useful = gained(self.seen.useful_ns, seen.useful_ns);
+        let useful = gained(self.seen.useful_ns, seen.useful_ns) * (1.0 - seen.streams_lack);
         if !self.has_gains {
             return useful;
         }
@@ -319,19 +322,7 @@ mod tests {
     fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; DISK_USES]) -> Seen {
         let disk_ns = disk.map(|time| time * S);
         let (now, useful_ns, waiting_ns) = (seconds * SECOND, useful * SECOND, waiting * SECOND);
-        Seen {
-            now,
-            useful_ns,
-            switches_ns: 0,
-            waiting_ns,
-            away_ns: 0,
-            held_ns: 0,
-            held_without_demand_ns: 0,
-            ceiling_ns: 0,
-            arrivals: Arrivals::default(),
-            pauses: Pauses::Idled,
-            disk_ns,
-        }
+        Seen { now, useful_ns, waiting_ns, pauses: Pauses::Idled, disk_ns, ..Seen::default() }
     }
 
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
@@ -353,7 +344,9 @@ mod tests {
             standalone.look(seen, 0.5, 0.25);
             standalone.at(&seen)[OWN] as f64 / S
         };
-        assert_eq!(own(seen(8, 8, 4, [4.0, 0.0, 0.0, 0.0])), 4.0, "a reader");
+        let reader = seen(8, 8, 4, [4.0, 0.0, 0.0, 0.0]);
+        assert_eq!(own(reader), 4.0, "a reader");
+        assert_eq!(own(Seen { streams_lack: 0.25, ..reader }), 3.0, "a quarter of its stream's time went to others");
         assert_eq!(own(seen(10, 0, 3, [0.0, 0.0, 3.0, 0.0])), 10.0, "a writer that never waits");
     }
 

@@ -36,10 +36,6 @@ const FILLED_ERRORS: f64 = 3.0;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
-/// A tenant whose streams lack more than this is not admitted (`stream-within` in `lab/mixes`: it lacks 0.08 to 0.25).
-/// Less is not told from chance: two scans beside random reads of their tenant lack 0.03, and keep R.
-const STREAMS_LACK: f64 = 0.05;
-
 /// What is known of a tenant.
 #[derive(Default, Debug)]
 struct Known {
@@ -330,7 +326,6 @@ impl Planner {
         let target_permille = settings.insulation_permille;
         // Longer slices of all tenants would help little: the round stays as it is.
         let lack = known.filter(|known| known.load.is_some()).map_or(0.0, |_| facts.streams_lack);
-        let lack = if lack > STREAMS_LACK { lack } else { 0.0 };
         let time = (time - lack).max(0.0);
         let is_filling = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);
         let decision = match verdict {
