@@ -176,7 +176,7 @@ fn run(needs_slices: bool) -> Thread {
 /// The trials of many end together, and no pass takes long.
 fn check(needs_slices: bool) {
     let Thread { mut took, longest_plan, .. } = run(needs_slices);
-    let longest = |took: &[u64]| took.iter().copied().max().unwrap_or(0);
+    let longest = |took: &[u64]| took.iter().copied().max().expect("passes");
     for _ in 1..RUNS_MAX {
         if cfg!(debug_assertions) || longest(&took) <= MOST_NS {
             break;

@@ -122,8 +122,7 @@ pub(crate) struct Seen {
     pub(crate) pauses: Pauses,
     /// Disk time by [`DiskUse`].
     pub(crate) disk_ns: [f64; DISK_USES],
-    /// The part of its work that a tenant lacks although its useful time is not lost, 0 to 1: its random requests have
-    /// the time of its streams.
+    /// The part of its streams' work that a tenant's own random requests displace, 0 to 1.
     pub(crate) streams_lack: f64,
 }
 

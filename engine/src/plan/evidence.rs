@@ -66,7 +66,7 @@ pub(crate) struct Facts {
     pub(crate) loss_ns: Option<Nanos>,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
-    /// The part of its streams that it lacks.
+    /// The part of its streams' work that its own random requests displace.
     pub(crate) streams_lack: f64,
     /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,

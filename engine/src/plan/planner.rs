@@ -89,8 +89,8 @@ impl Known {
         Some(load.keeps(target.min(has)))
     }
 
-    /// Whether a partition holds what streams of long reads need. With less nothing is read ahead of them, and what
-    /// they would do standalone is not known.
+    /// Whether a partition of `target` frames has room to read ahead of streams of long reads. Without it, the measured
+    /// times do not tell what these streams would do standalone.
     fn has_long_reads(&self, target: u64) -> bool {
         let read = if self.stream_read > FOLLOWING_BYTES { self.stream_read.min(STREAM_READ_MAX) } else { 0 };
         target >= OTHER_FRAMES + u64::from(self.streams) * WINDOWS * read / BLOCK
@@ -324,7 +324,7 @@ impl Planner {
         let Evidence { settings, now, trial_ns_max, .. } = self.latest;
         let keeps = known.and_then(|known| known.keeps(target));
         let target_permille = settings.insulation_permille;
-        // Longer slices of all tenants would help little: the round stays as it is.
+        // As part of the shortfall it would lengthen the rounds of all tenants, which helps this one little.
         let lack = known.filter(|known| known.load.is_some()).map_or(0.0, |_| facts.streams_lack);
         let time = (time - lack).max(0.0);
         let is_filling = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);

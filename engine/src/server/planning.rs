@@ -248,7 +248,7 @@ impl Server {
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
-            streams_lack: plan.map_or(0.0, |plan| f64::from(plan.streams_lack_permille) / 1000.0),
+            streams_lack: plan.map_or(0.0, |plan| plan.streams_lack()),
             useful_ns: plan.map_or(0, |plan| plan.useful_ns),
             wanted_ns,
         }

@@ -123,7 +123,7 @@ impl Volumes {
                 _ => Pauses::Without,
             },
             disk_ns: self.measured[tenant].cost.time_ns(),
-            streams_lack: plan.map_or(0.0, |plan| f64::from(plan.streams_lack_permille) / 1000.0),
+            streams_lack: plan.map_or(0.0, |plan| plan.streams_lack()),
         }
     }
 

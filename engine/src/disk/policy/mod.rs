@@ -162,9 +162,15 @@ pub struct TenantPlan {
     /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
     /// is not backlogged.
     pub burst_ns: Nanos,
-    /// The part of its streams that the tenant lacks although its disk time is not lost, in thousandths: random
-    /// requests of its own have it.
+    /// The part of its streams' work that the tenant's own random requests displace, thousandths. No disk time is lost.
     pub streams_lack_permille: u32,
+}
+
+impl TenantPlan {
+    /// The same, 0 to 1.
+    pub(crate) fn streams_lack(&self) -> f64 {
+        f64::from(self.streams_lack_permille) / 1000.0
+    }
 }
 
 /// What goes to the device next. The scheduler does it in any case, so the policy counts on it.

@@ -88,12 +88,12 @@ struct Mark {
     done: u32,
 }
 
-/// From this part of the cost on, sequential reads are most of a tenant's bytes: in the time of one positioning a drive
-/// transfers hundreds of KiB.
+/// With this part of the cost, sequential reads are most of a tenant's bytes: while a drive positions once, it could
+/// transfer hundreds of KiB.
 const STREAMS_LEAST: f64 = 0.1;
 
-/// What streams lack less is not told from chance: two scans beside random reads of their tenant lack 0.03, and keep R.
-/// In `lab/mixes/stream-within.toml` they lack 0.08 to 0.25.
+/// A smaller lack may be chance: two scans beside random reads of their own tenant lack 0.03, and the tenant keeps R.
+/// The stream of `lab/mixes/stream-within.toml` lacks 0.08 to 0.25.
 const STREAMS_LACK_LEAST: f64 = 0.05;
 
 /// The service rate of a queue that is so many times as deep is another one (`docs/notes/slices.md`). Not less: with 2

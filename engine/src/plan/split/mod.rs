@@ -106,8 +106,8 @@ pub(super) struct Tenant<'a> {
     pub(super) slice_least_ns: f64,
     /// `None` while unknown.
     pub(super) load: Option<&'a Load>,
-    /// Frames for its streams and writes. Those of the longest round in any: needs that grew with the round could leave
-    /// each of several streams with a little too little.
+    /// Frames for its streams and writes in the longest round. They are the same in a shorter one: if needs grew with
+    /// the round, each of several streams could have nearly what it needs, and none enough.
     pub(super) transfer: u64,
 }
 
