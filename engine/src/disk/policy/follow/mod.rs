@@ -236,14 +236,15 @@ impl Policy for Follow {
             }
             return self.lend(t, at.end, Some(owner), view);
         }
-        // The owner has no use for the rest of its slot: the next one begins early.
+        // The owner has no use for the rest of its slot: the next one begins early, also when the next owner has work
+        // only later.
         let next = self.times.at(at.end);
         let follower = next.owner.filter(|&id| next.start == at.end && id != owner && self.tenants.contains(id));
-        let early = follower.filter(|&id| view.lanes.wants_device(&view.lanes[id]));
-        match early.and_then(|id| self.own(now, id, next, view)) {
-            Some(turn) => turn,
-            None => self.lend(t, at.end, None, view),
-        }
+        let (early, late) = match follower {
+            Some(id) if view.lanes.wants_device(&view.lanes[id]) => (self.own(now, id, next, view), None),
+            late => (None, late),
+        };
+        early.unwrap_or_else(|| self.lend(t, at.end, late, view))
     }
 
     /// A part of the slot. A tenant without one has requests of at most a piece.

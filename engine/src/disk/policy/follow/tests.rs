@@ -161,6 +161,24 @@ fn an_overrun_shortens_the_next_slice_and_the_overrunner_s_next_one() {
 }
 
 #[test]
+fn what_an_overrun_gives_to_the_next_tenant_is_its_own_also_if_it_has_work_only_later() {
+    let mut stage = Stage::new(&[slot(A, 0, 500), slot(B, 500, 500)], &[(8, 7 * MS); 2]);
+    stage.run(10_450);
+    stage.done_at += 300 * MS;
+    stage.run(10_995);
+    // A owes about 250 ms. B pauses when that is paid.
+    stage.load[1].0 = 0;
+    stage.run(11_300);
+    stage.deepest[0] = 0;
+    stage.run(11_400);
+    assert_eq!((stage.scheduler.books.owner(), stage.deepest[0]), (Some(A), 1), "lent while B may come back");
+    stage.load[1].0 = 1;
+    let before = stage.served[1];
+    stage.run(11_400 + 2 * 7 + 1);
+    assert!(stage.served[1] > before, "after at most one request of A");
+}
+
+#[test]
 fn time_that_nobody_uses_is_lent_and_its_owner_waits_for_one_request() {
     let mut stage = Stage::new(&[slot(A, 0, 500), slot(B, 500, 500)], &[(1, 7 * MS), (8, 7 * MS)]);
     stage.run(5_000);
