@@ -322,13 +322,13 @@ impl Watch {
         let served = own.map(|given| (given.from.max(start), given.to)).collect::<Vec<_>>();
         let (from, to) = (served.first().map_or(end, |&(from, _)| from), served.last().map_or(start, |&(_, to)| to));
         let last = self.busy_until(end - ERROR_NS, |of| of == owner);
-        let next_has = next_owner.is_some_and(|next| self.lanes[next].idle_since.is_none());
+        let next_has = next_owner.is_some_and(|next| next != owner && self.lanes[next].idle_since.is_none());
         let lane = &mut self.lanes[owner];
         let allowed_ns = lane.allowed_ns(end, moment.round_ns);
         lane.slots += 1;
         lane.slots_ns += (end - start).saturating_sub(late_ns);
         lane.own_ns += served.iter().map(|(from, to)| to - from).sum::<Nanos>();
-        // It may have more if the next owner has no use for its time.
+        // It may have more if the next owner has no use for its time, or is the same one.
         lane.excess_ns = if next_has { (lane.excess_ns + last).saturating_sub(end + ERROR_NS) } else { 0 };
         let excess_ns_max = (end - start) * 9 / 8 + FIT * lane.expected_ns(end);
         if lane.excess_ns > excess_ns_max {
