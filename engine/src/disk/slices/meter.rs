@@ -275,6 +275,12 @@ impl Meter {
         {
             let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
+        } else if cause == Cause::UsedUp
+            && let Some(rate) = self.whole.rate()
+        {
+            // The device was empty, and the next request seemed not to fit: what it takes is not seen. So that one
+            // request that took long in a drain does not end all slices after it early.
+            self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
         }
         let closing_ns = watch.drain.filter(|_| cause == Cause::UsedUp).map_or(0, |(mark, ..)| now - mark.at);
         self.closing.add(fade, 0, closing_ns, Done::default());
@@ -480,6 +486,27 @@ mod tests {
         assert_eq!(meter.need_ns(100, 12), 700);
         assert_eq!(meter.drain_ns(200), 35);
         assert_eq!(meter.closing_ns(), 35 - 10 + 10 - 5 + 5);
+    }
+
+    #[test]
+    fn one_request_that_took_long_does_not_end_all_slices_early() {
+        // Requests of 10 one after the other, 20 in a slice. The last one of the first slice takes 1,000.
+        let mut meter = Meter::default();
+        for slice in 0..30 {
+            let mut watch = watch(&meter, 0);
+            (1..20).for_each(|done| watch.done(10 * done, &RANDOM, 1));
+            if slice == 0 {
+                watch.drain(190, 1, 100);
+                watch.done(1190, &RANDOM, 1);
+                meter.slice(1190, &watch, Cause::UsedUp);
+                assert_eq!(meter.drain_ns(100), 1000);
+            } else {
+                watch.done(200, &RANDOM, 1);
+                watch.drain(200, 0, 0);
+                meter.slice(200, &watch, Cause::UsedUp);
+            }
+        }
+        assert!((10..40).contains(&meter.drain_ns(100)), "{}", meter.drain_ns(100));
     }
 
     #[test]

@@ -52,8 +52,9 @@ struct Tenant {
     keep_permille: Option<u32>,
     /// It is backlogged: its last slice was used up, or most of it, so its loss counts.
     is_backlogged: bool,
-    /// When it last had work; `None` if it never had.
-    worked: Option<ClusterNanos>,
+    /// When it last had work; `None` if it never had. Not in cluster time: if that is corrected, the tenant was not away
+    /// for longer or shorter.
+    worked: Option<Nanos>,
     /// The last slot in which it had a slice of its own, by its beginning.
     served_in: Option<ClusterNanos>,
     /// What it left of its slices for the tenants after it, less what it took from them by overruns. If it is negative,
@@ -126,9 +127,9 @@ impl Follow {
     }
 
     /// Whether the owner of a slot had work in the last rounds.
-    fn is_active(&self, tenant: TenantId, t: ClusterNanos) -> bool {
+    fn is_active(&self, now: Nanos, tenant: TenantId) -> bool {
         let worked = self.tenants.get(tenant).and_then(|tenant| tenant.worked);
-        worked.is_some_and(|at| t.saturating_sub(at) <= IDLE_ROUNDS * self.times.round_ns())
+        worked.is_some_and(|at| now.saturating_sub(at) <= IDLE_ROUNDS * self.times.round_ns())
     }
 
     /// The time of the tenant's slot, 0 if it has none.
@@ -206,12 +207,12 @@ impl Policy for Follow {
     }
 
     fn arrived(&mut self, now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
-        self.tenants[tenant].worked = Some(self.times.cluster_ns(now));
+        self.tenants[tenant].worked = Some(now);
     }
 
     fn done(&mut self, now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
         if let Some(known) = self.tenants.get_mut(tenant) {
-            known.worked = Some(self.times.cluster_ns(now));
+            known.worked = Some(now);
         }
     }
 
@@ -225,7 +226,7 @@ impl Policy for Follow {
         let t = self.times.cluster_ns(now);
         let at = self.times.at(t);
         let Some(owner) = at.owner.filter(|&owner| self.tenants.contains(owner)) else {
-            return self.lend(t, at.end, None, view);
+            return self.lend(now, at.end, None, view);
         };
         if let Some(turn) = self.own(now, owner, at, view) {
             return turn;
@@ -234,7 +235,7 @@ impl Policy for Follow {
             if planted!(IdleOwnerAwaited) {
                 return Turn::Nothing(Some(self.times.engine_ns(at.end)));
             }
-            return self.lend(t, at.end, Some(owner), view);
+            return self.lend(now, at.end, Some(owner), view);
         }
         // The owner has no use for the rest of its slot: the next one begins early, also when the next owner has work
         // only later.
@@ -244,7 +245,7 @@ impl Policy for Follow {
             Some(id) if view.lanes.wants_device(&view.lanes[id]) => (self.own(now, id, next, view), None),
             late => (None, late),
         };
-        early.unwrap_or_else(|| self.lend(t, at.end, late, view))
+        early.unwrap_or_else(|| self.lend(now, at.end, late, view))
     }
 
     /// A part of the slot. A tenant without one has requests of at most a piece.
@@ -293,7 +294,7 @@ impl Follow {
         // The client of a striped volume may wait for another server since its last slot, and have its next request
         // here as soon as that one has answered.
         let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };
-        let may_wait = !wants_device && (self.is_active(owner, t) || planted!(UsualPauseAwaited));
+        let may_wait = !wants_device && (self.is_active(now, owner) || planted!(UsualPauseAwaited));
         let is_new = self.tenants[owner].served_in != Some(slot.start) && slot.is_striped;
         let awaits = may_wait && is_new && view.slices[owner].is_expected_anew(lane, idling);
         let is_awaited = awaits || may_wait && view.slices[owner].is_expected(now, lane, idling);
@@ -307,10 +308,11 @@ impl Follow {
     }
 
     /// Lends the disk until `end`, or until the owner of the slot wants it.
-    fn lend(&mut self, t: ClusterNanos, end: ClusterNanos, owner: Option<TenantId>, view: View<'_>) -> Turn {
+    fn lend(&mut self, now: Nanos, end: ClusterNanos, owner: Option<TenantId>, view: View<'_>) -> Turn {
+        let t = self.times.cluster_ns(now);
         match self.borrower(owner, t, end - t, view) {
             Some(tenant) => {
-                let may_return = |&owner: &TenantId| self.is_active(owner, t) && !planted!(LentWithoutBound);
+                let may_return = |&owner: &TenantId| self.is_active(now, owner) && !planted!(LentWithoutBound);
                 let most = owner.filter(may_return).map(|_| 1);
                 Turn::Slice(self.begins(t, Current { tenant, is_own: false, end, lender: owner }, most))
             }
