@@ -129,6 +129,8 @@ pub(crate) struct Watch {
     issued_at: Option<Nanos>,
     later: u32,
     later_ns: Nanos,
+    /// The time and the cost of the last request that was in the device alone.
+    alone: Option<(Nanos, Nanos)>,
     /// The usual cost of a context switch on this disk.
     switch_ns: Nanos,
 }
@@ -150,6 +152,7 @@ impl Watch {
             issued_at: None,
             later: 0,
             later_ns: 0,
+            alone: None,
             switch_ns,
         }
     }
@@ -174,10 +177,12 @@ impl Watch {
         if self.done == 1 {
             self.batch = in_device.min(self.depth);
             self.first = self.last;
-        } else if let Some(at) = self.issued_at.take()
-            && in_device == 1
-        {
-            (self.later, self.later_ns) = (self.later + 1, self.later_ns + (now - at));
+        }
+        if let Some(at) = self.issued_at.take().filter(|_| in_device == 1) {
+            self.alone = Some((now - at, entry.cost_ns));
+            if self.done > 1 {
+                (self.later, self.later_ns) = (self.later + 1, self.later_ns + (now - at));
+            }
         }
         // The batch and one more request: a drive that served a request out of order at first loses a revolution when
         // it returns to the place where it left off.
@@ -275,11 +280,11 @@ impl Meter {
         {
             let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
-        } else if cause == Cause::UsedUp
-            && let Some(rate) = self.whole.rate()
-        {
-            // The device was empty, and the next request seemed not to fit: what it takes is not seen. So that one
-            // request that took long in a drain does not end all slices after it early.
+        } else if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
+            // The device is empty at the end: if the next request seemed not to fit, what it takes is not seen. So that
+            // one request that took long in a drain does not end all later slices early, the last one counts, as in
+            // a moving average.
+            let rate = ns as f64 / cost_ns as f64;
             self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
         }
         let closing_ns = watch.drain.filter(|_| cause == Cause::UsedUp).map_or(0, |(mark, ..)| now - mark.at);
@@ -493,8 +498,12 @@ mod tests {
         // Requests of 10 one after the other, 20 in a slice. The last one of the first slice takes 1,000.
         let mut meter = Meter::default();
         for slice in 0..30 {
-            let mut watch = watch(&meter, 0);
-            (1..20).for_each(|done| watch.done(10 * done, &RANDOM, 1));
+            let mut watch = meter.watch(0, 0);
+            for done in 1..20 {
+                watch.issued(10 * (done - 1), &RANDOM, true);
+                watch.done(10 * done, &RANDOM, 1);
+            }
+            watch.issued(190, &RANDOM, true);
             if slice == 0 {
                 watch.drain(190, 1, 100);
                 watch.done(1190, &RANDOM, 1);
