@@ -40,7 +40,7 @@ use crate::spec::Terms;
 use crate::units::{Nanos, PIECE};
 use time::{At, Times};
 
-/// Rounds without work after which the owner of a slot is not waited for. As in Argon, section 4.
+/// Rounds without work after which the owner of a slot is not waited for, and owes nothing. As in Argon, section 4.
 const IDLE_ROUNDS: u64 = 3;
 /// A request takes at most this part of its tenant's slot, so that little of it is lost because the next request does
 /// not fit: as without a schedule (`docs/design/slices.md`).
@@ -71,10 +71,14 @@ impl Tenant {
         self.balance_ns.min(0).unsigned_abs()
     }
 
-    /// By how much its slot that begins at `start` is shorter.
-    fn pays_in(&mut self, start: ClusterNanos, length_ns: Nanos) -> Nanos {
+    /// By how much its slot that begins at `start` is shorter. A tenant that had no slot, or did not use it, for some
+    /// rounds after its overrun has left these to the others: it owes nothing.
+    fn pays_in(&mut self, start: ClusterNanos, length_ns: Nanos, round_ns: Nanos) -> Nanos {
         if let Some((_, ns)) = self.pays.take_if(|&mut (paid_in, _)| paid_in != start) {
             self.balance_ns = (self.balance_ns + ns as i64).min(0);
+        }
+        if self.pays.is_none() && self.overran + IDLE_ROUNDS * round_ns < start {
+            self.balance_ns = self.balance_ns.max(0);
         }
         if self.debt_ns() > 0 && self.overran <= start && self.pays.is_none() {
             self.pays = Some((start, self.debt_ns().min(length_ns)));
@@ -277,7 +281,7 @@ impl Follow {
     /// When the owner's slice in its slot is to end: what it pays for an overrun, others have.
     fn own_end(&mut self, owner: TenantId, slot: At) -> ClusterNanos {
         let At { start, end, length_ns, .. } = slot;
-        end - self.tenants[owner].pays_in(start, length_ns).min(end - start)
+        end - self.tenants[owner].pays_in(start, length_ns, self.times.round_ns()).min(end - start)
     }
 
     /// The slice of the owner of a slot, which has begun or is about to, if it has use for it.

@@ -161,6 +161,19 @@ fn an_overrun_shortens_the_next_slice_and_the_overrunner_s_next_one() {
 }
 
 #[test]
+fn who_had_no_slot_since_its_overrun_owes_nothing() {
+    let slots = [slot(A, 0, 500), slot(B, 500, 500)];
+    let mut stage = Stage::new(&slots, &[(8, 7 * MS); 2]);
+    stage.run(10_450);
+    stage.done_at += 300 * MS;
+    stage.scheduler.policy.set_timetable(stage.now, &timetable(2, 11_000, &slots[1..]));
+    stage.scheduler.policy.set_timetable(stage.now, &timetable(3, 15_000, &slots));
+    stage.run(17_000);
+    let slices = stage.of(A, 14_990);
+    assert!(slices[0].1 > 440, "not shorter: {slices:?}");
+}
+
+#[test]
 fn what_an_overrun_gives_to_the_next_tenant_is_its_own_also_if_it_has_work_only_later() {
     let mut stage = Stage::new(&[slot(A, 0, 500), slot(B, 500, 500)], &[(8, 7 * MS); 2]);
     stage.run(10_450);
