@@ -131,6 +131,8 @@ pub(crate) struct Watch {
     later_ns: Nanos,
     /// The time and the cost of the last request that was in the device alone.
     alone: Option<(Nanos, Nanos)>,
+    /// For how long the device was empty between two requests.
+    empty_ns: Nanos,
     /// The usual cost of a context switch on this disk.
     switch_ns: Nanos,
 }
@@ -153,6 +155,7 @@ impl Watch {
             later: 0,
             later_ns: 0,
             alone: None,
+            empty_ns: 0,
             switch_ns,
         }
     }
@@ -160,6 +163,7 @@ impl Watch {
     /// A request is submitted to the device, in which there is no other one if it `is_alone`.
     pub(crate) fn issued(&mut self, now: Nanos, entry: &Entry, is_alone: bool) {
         self.issued_at = is_alone.then_some(now);
+        self.empty_ns += self.last.filter(|_| is_alone).map_or(0, |last| now - last.at);
         if !entry.internal && !self.has_demand {
             (self.begun, self.has_demand) = (now, true);
         }
@@ -221,8 +225,9 @@ pub(crate) struct Meter {
     /// From the first completion to the last: the highest service rate that can be assumed while nothing better is
     /// known.
     rough: Span,
-    /// Whole slices that were used up.
+    /// Whole slices that were used up, and of their time that in which the device was empty between two requests.
     whole: Span,
+    empty_ns: f64,
     /// The first request of each slice if it was in the device alone, and such later ones.
     first: Span,
     later: Span,
@@ -294,6 +299,7 @@ impl Meter {
         let is_cut = matches!(cause, Cause::Interrupted | Cause::Enough);
         if cause == Cause::UsedUp || is_cut && is_drained {
             self.whole.add(fade, watch.done, total, watch.cost);
+            self.empty_ns = self.empty_ns * fade + watch.empty_ns as f64;
         }
         // The length of a slice that was interrupted, or ended early, is not the plan's.
         if cause == Cause::UsedUp {
@@ -376,7 +382,8 @@ impl Meter {
 
     /// How long requests of this total cost, all in the device, take if no further request follows.
     pub(crate) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
-        let rate = self.drain.rate().or(self.whole.rate()).unwrap_or(1.0);
+        let busy = Span { time: self.whole.time - self.empty_ns, ..self.whole };
+        let rate = self.drain.rate().or(busy.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
     }
 
