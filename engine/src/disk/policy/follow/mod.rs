@@ -52,8 +52,8 @@ struct Tenant {
     keep_permille: Option<u32>,
     /// It is backlogged: its last slice was used up, or most of it, so its loss counts.
     is_backlogged: bool,
-    /// When it last had work; `None` if it never had. Not in cluster time: if that is corrected, the tenant was not away
-    /// for longer or shorter.
+    /// When it last had work; `None` if it never had. Not in cluster time: if that is corrected, the tenant was not
+    /// away for longer or shorter.
     worked: Option<Nanos>,
     /// The last slot in which it had a slice of its own, by its beginning.
     served_in: Option<ClusterNanos>,
