@@ -103,10 +103,9 @@ impl Cluster {
             };
             let servers =
                 planned.volume.servers.iter().chain(planned.schedule.slots.iter().flat_map(|slot| &slot.servers));
-            let servers: BTreeSet<Name> = servers.cloned().collect();
-            if let Some(away) = servers.iter().find(|server| !image.alive.contains_key(*server)) {
-                return Err(ClusterError::Away(away.clone()));
-            }
+            // Where nothing moves, servers that do not run need not agree.
+            let runs = |server: &&Name| image.alive.contains_key(*server);
+            let servers: BTreeSet<Name> = servers.filter(runs).cloned().collect();
             let what = What::Create { volume: planned.volume.clone(), request: Box::new(request.clone()) };
             let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers);
             let proposed = proposed.await.map_err(down)?;
@@ -254,10 +253,16 @@ impl Cluster {
         let (volume_name, is_given) = (name.clone(), !given.is_empty());
         let wish = Wish { volume: volume_name, servers, share: share.clone(), least, is_given };
         let known = Known::new(image).map_err(|why| ClusterError::Invalid(why.to_string()))?;
-        let placed = tokio::task::spawn_blocking(move || known.place(&candidates, &wish));
+        let present = image.schedule();
+        let retimed_ns = present.retimed_ns;
+        let mut named = present.slots.iter().flat_map(|slot| &slot.servers);
+        let away = named.find(|server| !image.alive.contains_key(*server)).cloned();
+        let placed = tokio::task::spawn_blocking(move || match away {
+            Some(away) => known.place_beside((&present, away), &candidates, &wish),
+            None => known.place(&candidates, &wish),
+        });
         let placed = placed.await.map_err(Error::Task)?.map_err(|why| ClusterError::no_place(name, why))?;
         let Placed { servers, schedule } = placed;
-        let retimed_ns = image.schedule().retimed_ns;
         let schedule = Schedule { version: image.next_version(), retimed_ns, ..schedule };
         let volume = Volume {
             uuid: Uuid::new_v4(),

@@ -17,6 +17,11 @@ pub enum ClusterError {
     NotJoined { cluster: Name, why: String },
     #[error("server '{0}' does not run, and each server of the schedule has to agree to a change")]
     Away(Name),
+    #[error(
+        "server '{away}' does not run, so the slots of the schedule cannot move, and volume '{volume}' does not fit \
+         beside them: {why}"
+    )]
+    NoTime { volume: Name, away: Name, why: String },
     #[error("another change of the cluster is being made, of volume '{0}'")]
     Changing(Name),
     #[error("the cluster has a volume '{0}' already")]
@@ -75,6 +80,7 @@ impl ClusterError {
     pub fn no_place(volume: &Name, why: NoPlace) -> ClusterError {
         match why {
             NoPlace::Full(why, instead) => ClusterError::Full { volume: volume.clone(), why, instead },
+            NoPlace::Beside { away, why } => ClusterError::NoTime { volume: volume.clone(), away, why },
             NoPlace::Share(why) => ClusterError::Invalid(why.to_string()),
         }
     }
@@ -90,6 +96,7 @@ impl ClusterError {
             ClusterError::Control(error) => error.status(),
             ClusterError::NotJoined { .. }
             | ClusterError::Away(_)
+            | ClusterError::NoTime { .. }
             | ClusterError::Changing(_)
             | ClusterError::Exists(_)
             | ClusterError::Deleting(..)
@@ -119,6 +126,10 @@ impl ClusterError {
             ClusterError::Away(server) => format!(
                 "start it; a volume that is to be deleted without it: add --force (`aerogel cluster members` shows \
                  what is on '{server}'); if it is lost for good: `aerogel cluster remove {server} --lost --yes`"
+            ),
+            ClusterError::NoTime { away, .. } => format!(
+                "start '{away}', or ask for another share or fewer servers; `aerogel cluster schedule` shows what is \
+                 free; if it is lost for good: `aerogel cluster remove {away} --lost --yes`"
             ),
             ClusterError::NoSchedule(_) => "`aerogel volume create NAME SIZE --servers N --share S` makes one".into(),
             ClusterError::Changing(_) => "wait for it, and try again".into(),

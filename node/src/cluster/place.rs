@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use engine::cluster::file::{self, FractionError};
 use engine::cluster::pack::{self, Fraction, Refused, Tenant, Wanted};
 use engine::cluster::{Need, round_ns};
-use engine::units::Nanos;
+use engine::units::{MILLISECOND, Nanos};
 
 use super::records::{Alive, Image, Schedule, SliceNeed, Slot, Volume};
 use crate::quantity::{Name, ShareText};
@@ -74,6 +74,9 @@ pub enum NoPlace {
     /// There is no schedule.
     #[error("{0}")]
     Full(String, Instead),
+    /// It would fit only if other slots moved, which they cannot while this server is away.
+    #[error("{why}")]
+    Beside { away: Name, why: String },
     /// A share that a schedule cannot have.
     #[error(transparent)]
     Share(#[from] FractionError),
@@ -196,12 +199,7 @@ impl Known {
         share: Fraction,
         (least, limit): (f64, Duration),
     ) -> Result<(Vec<Name>, pack::Schedule), Refused> {
-        let order = self.ordered(candidates, wish);
-        let sets: Vec<Vec<Name>> = order
-            .windows(wish.servers)
-            .take(SETS_MAX)
-            .map(|set| set.iter().map(|(_, candidate)| candidate.name.clone()).collect())
-            .collect();
+        let sets = self.sets(candidates, wish);
         let limit = limit / sets.len().max(1) as u32;
         let mut best: Result<(Vec<Name>, (pack::Schedule, usize)), Refused> = Err(Refused::Servers);
         for set in sets {
@@ -221,6 +219,53 @@ impl Known {
             }
         }
         best.map(|(set, (found, _))| (set, found))
+    }
+
+    /// Sets of servers to try, the least loaded ones first.
+    fn sets(&self, candidates: &[Candidate], wish: &Wish) -> Vec<Vec<Name>> {
+        let order = self.ordered(candidates, wish);
+        let sets = order.windows(wish.servers).take(SETS_MAX);
+        sets.map(|set| set.iter().map(|(_, candidate)| candidate.name.clone()).collect()).collect()
+    }
+
+    /// Servers and a schedule for a new volume in time that is free: no slot moves and the round stays, so that servers
+    /// that do not run, as one that is named, need not agree.
+    pub fn place_beside(
+        &self,
+        (schedule, away): (&Schedule, Name),
+        candidates: &[Candidate],
+        wish: &Wish,
+    ) -> Result<Placed, NoPlace> {
+        let share = file::fraction(&wish.share.to_string())?;
+        let refused = |why: String| Err(NoPlace::Beside { away, why });
+        let Schedule { r_cluster, round_ns, .. } = *schedule;
+        if r_cluster < wish.least {
+            return refused(format!("R of the cluster is {r_cluster:.3} now, less than {}", wish.least));
+        }
+        let part = f64::from(share.over) / f64::from(share.under) * r_cluster;
+        let length_ns = (part * round_ns as f64) as Nanos;
+        let need_ns = |set: &Vec<Name>| {
+            let running = set.iter().filter_map(|server| self.alive.get(server));
+            running.map(|alive| slice_ns(alive, &wish.volume)).max().unwrap_or(0)
+        };
+        let sets = self.sets(candidates, wish);
+        let least_ns = sets.iter().map(need_ns).min().unwrap_or(0);
+        if length_ns < least_ns {
+            return refused(format!(
+                "its share of the round of {} ms is a slice of {} ms, and it keeps R with {} ms only",
+                round_ns / MILLISECOND,
+                length_ns / MILLISECOND,
+                least_ns.div_ceil(MILLISECOND)
+            ));
+        }
+        let placed = |servers: Vec<Name>| {
+            let start_ns = schedule.free_ns(&servers, length_ns)?;
+            let slot = Slot { volume: wish.volume.clone(), start_ns, length_ns, servers: servers.clone() };
+            let slots = schedule.slots.iter().cloned().chain([slot]).collect();
+            Some(Placed { servers, schedule: Schedule { slots, begins_ns: 0, ..schedule.clone() } })
+        };
+        let found = sets.into_iter().filter(|set| need_ns(set) <= length_ns).find_map(placed);
+        found.map_or_else(|| refused("the servers that run are not free for so long at the same time".into()), Ok)
     }
 
     /// Servers and a schedule for a new volume.
@@ -405,6 +450,31 @@ mod tests {
         let new = schedule.slots.iter().find(|slot| slot.volume == name("new")).expect("it has a slot");
         assert_eq!(new.length_ns, 176_000_000);
         assert!(schedule.slots.iter().all(|slot| slot.start_ns + slot.length_ns <= schedule.round_ns));
+    }
+
+    #[test]
+    fn a_volume_fits_beside_others_that_do_not_move() {
+        let mut image = cluster(3, &[("a", "1/2", &["s1", "s3"]), ("b", "1/3", &["s2"])]);
+        let schedule = place(&image, &wish(1, "1/3")).expect("there is room").schedule;
+        let schedule = without(&schedule, &name("new"));
+        image.alive.remove(&name("s3"));
+        let known = Known::new(&image).expect("shares");
+        let beside = |share: &str| {
+            let wish = Wish { servers: 2, ..wish(2, share) };
+            known.place_beside((&schedule, name("s3")), &candidates(&image), &wish).map_err(|why| why.to_string())
+        };
+        let placed = beside("1/3").expect("time that both have");
+        assert_eq!(placed.servers.len(), 2);
+        let (new, others) = placed.schedule.slots.split_last().expect("it has a slot");
+        assert_eq!((others, placed.schedule.round_ns), (&schedule.slots[..], schedule.round_ns));
+        assert_eq!(new.length_ns, schedule.round_ns / 3);
+        for other in others.iter().filter(|other| other.servers.iter().any(|server| new.servers.contains(server))) {
+            let (new_end, other_end) = (new.start_ns + new.length_ns, other.start_ns + other.length_ns);
+            assert!(new_end <= other.start_ns || other_end <= new.start_ns, "{new:?} and {other:?}");
+        }
+        assert!(beside("3/4").expect_err("a has half of s1").contains("not free for so long"));
+        let short = beside("1/4").expect_err("a context switch would take too much of it");
+        assert_eq!(short, "its share of the round of 396 ms is a slice of 99 ms, and it keeps R with 120 ms only");
     }
 
     #[test]

@@ -155,6 +155,20 @@ pub struct Slot {
     pub servers: Vec<Name>,
 }
 
+impl Schedule {
+    /// The first time of the round that is free on all these servers for so long.
+    pub fn free_ns(&self, servers: &[Name], length_ns: u64) -> Option<u64> {
+        let on_them = |slot: &&Slot| slot.servers.iter().any(|server| servers.contains(server));
+        let taken: Vec<(u64, u64)> =
+            self.slots.iter().filter(on_them).map(|slot| (slot.start_ns, slot.start_ns + slot.length_ns)).collect();
+        let is_free = |&start: &u64| {
+            let end = start + length_ns;
+            end <= self.round_ns && taken.iter().all(|&(from, to)| end <= from || to <= start)
+        };
+        [0].into_iter().chain(taken.iter().map(|&(_, to)| to)).filter(is_free).min()
+    }
+}
+
 impl Default for Schedule {
     fn default() -> Schedule {
         Schedule {

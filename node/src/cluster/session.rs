@@ -302,9 +302,39 @@ impl Cluster {
 }
 
 /// The schedule of a change, with the time when it begins: late enough for all servers to know of it, and after the one
-/// before, even if that has not begun yet.
+/// before, even if that has not begun yet. If no slot has moved, a whole number of rounds after that one: a server that
+/// does not hear of it has its slots at the same time as the others.
 fn announced(change: &Change, before: &Schedule) -> Schedule {
     let now = clock::now_ns().max(before.begins_ns);
     let rounds = 2 * before.round_ns.max(change.schedule.round_ns);
-    Schedule { begins_ns: now + rounds + AHEAD.as_nanos() as u64, ..change.schedule.clone() }
+    let soonest = now + rounds + AHEAD.as_nanos() as u64;
+    let begins_ns = match before.round_ns == change.schedule.round_ns {
+        true => before.begins_ns + (soonest - before.begins_ns).next_multiple_of(before.round_ns),
+        false => soonest,
+    };
+    Schedule { begins_ns, ..change.schedule.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::super::records::What;
+    use super::*;
+
+    #[test]
+    fn a_schedule_with_the_same_round_begins_a_whole_number_of_rounds_later() {
+        let before = Schedule { version: 3, begins_ns: clock::now_ns() - 12_345_678_901, ..Schedule::default() };
+        let announced = |round_ns| {
+            let schedule = Schedule { version: 4, round_ns, ..Schedule::default() };
+            let (id, volume) = (Uuid::nil(), "v".parse().expect("a name"));
+            let change = Change { id, lease: 0, volume, what: What::Retime, schedule, servers: Default::default() };
+            super::announced(&change, &before).begins_ns
+        };
+        let soonest = clock::now_ns() + 2 * before.round_ns;
+        let begins_ns = announced(before.round_ns);
+        assert_eq!((begins_ns - before.begins_ns) % before.round_ns, 0);
+        assert!((soonest..soonest + AHEAD.as_nanos() as u64 + 2 * before.round_ns).contains(&begins_ns));
+        assert!(announced(2 * before.round_ns) > soonest);
+    }
 }
