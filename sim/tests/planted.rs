@@ -103,6 +103,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::OverlapInFlight => 250,
         Bug::OpenedAsFlushed => 73,
         Bug::PrefetchOvertakesRange => 1061,
+        Bug::RepeatedBeforeEnded => 1618,
         Bug::ClosedBesideDeviceRequests => 210,
         Bug::SuccessorDoesNotWait => 162,
         Bug::UnsentTakeAllFrames => 536,
