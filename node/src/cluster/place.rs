@@ -228,8 +228,8 @@ impl Known {
         sets.map(|set| set.iter().map(|(_, candidate)| candidate.name.clone()).collect()).collect()
     }
 
-    /// Servers and a schedule for a new volume in time that is free: no slot moves and the round stays, so that servers
-    /// that do not run, as one that is named, need not agree.
+    /// Servers and a schedule for a new volume in time that is free. No slot moves and the round stays, so servers that
+    /// do not run need not agree; `away` is one of these.
     pub fn place_beside(
         &self,
         (schedule, away): (&Schedule, Name),

@@ -302,8 +302,8 @@ impl Cluster {
 }
 
 /// The schedule of a change, with the time when it begins: late enough for all servers to know of it, and after the one
-/// before, even if that has not begun yet. If no slot has moved, a whole number of rounds after that one: a server that
-/// does not hear of it has its slots at the same time as the others.
+/// before, even if that has not begun yet. With the same round it begins a whole number of rounds after that one. So a
+/// server that does not hear of it has the slots that did not move at the same time as the others.
 fn announced(change: &Change, before: &Schedule) -> Schedule {
     let now = clock::now_ns().max(before.begins_ns);
     let rounds = 2 * before.round_ns.max(change.schedule.round_ns);

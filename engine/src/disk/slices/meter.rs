@@ -286,9 +286,9 @@ impl Meter {
             let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
         } else if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
-            // The device is empty at the end: if the next request seemed not to fit, what it takes is not seen. So that
-            // one request that took long in a drain does not end all later slices early, the last one counts, as in
-            // a moving average.
+            // The device is empty at the end, so this slice has no drain. If the next request was held back because it
+            // seemed too long, it shows no drain either, and an estimate that is too high would stay. So the last
+            // request stands for a drain, as in a moving average.
             let rate = ns as f64 / cost_ns as f64;
             self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
         }

@@ -241,8 +241,8 @@ impl Policy for Follow {
             }
             return self.lend(now, at.end, Some(owner), view);
         }
-        // The owner has no use for the rest of its slot: the next one begins early, also when the next owner has work
-        // only later.
+        // The owner has no use for the rest of its slot: the next one begins early. If its owner has no work now, the
+        // disk is lent until it has.
         let next = self.times.at(at.end);
         let follower = next.owner.filter(|&id| next.start == at.end && id != owner && self.tenants.contains(id));
         let (early, late) = match follower {
