@@ -285,12 +285,8 @@ impl Meter {
         {
             let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
-        } else if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
-            // The device is empty at the end, so this slice has no drain. If the next request was held back because it
-            // seemed too long, it shows no drain either, and an estimate that is too high would stay. So the last
-            // request stands for a drain, as in a moving average.
-            let rate = ns as f64 / cost_ns as f64;
-            self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
+        } else {
+            self.drains_empty(watch);
         }
         let closing_ns = watch.drain.filter(|_| cause == Cause::UsedUp).map_or(0, |(mark, ..)| now - mark.at);
         self.closing.add(fade, 0, closing_ns, Done::default());
@@ -313,6 +309,24 @@ impl Meter {
         let (useful, carry) = self.worth(now, watch);
         self.carry = carry;
         useful
+    }
+
+    /// A slice ended with an empty device, so it has no drain. If the next request was held back because it seemed too
+    /// long, it shows no drain either, and an estimate that is too high would stay. So the last request, if it was
+    /// alone, stands for a drain, as in a moving average.
+    fn drains_empty(&mut self, watch: &Watch) {
+        if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
+            let rate = ns as f64 / cost_ns as f64;
+            self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
+        }
+    }
+
+    /// A lent slice ended at `now`. Returns the standalone-equivalent time of its work. The slice shows no service
+    /// rate, because it has few requests at a time, but whether requests take as long as expected: if they seemed too
+    /// long for what is left of a tenant's time, it has no other slices.
+    pub(crate) fn lent(&mut self, now: Nanos, watch: &Watch) -> Nanos {
+        self.drains_empty(watch);
+        self.useful_ns(now, watch)
     }
 
     /// A drain of a slice with or without a steady part begins with so many requests in the device. Where slices show
@@ -523,6 +537,25 @@ mod tests {
             }
         }
         assert!((10..40).contains(&meter.drain_ns(100)), "{}", meter.drain_ns(100));
+    }
+
+    #[test]
+    fn lent_slices_show_that_requests_take_less_than_expected() {
+        // A drain of 50 times the usual service rate, then lent slices with a request of 10 each.
+        let mut meter = Meter::default();
+        let mut watch = watch(&meter, 0);
+        watch.drain(0, 1, 100);
+        watch.done(500, &RANDOM, 1);
+        meter.slice(500, &watch, Cause::UsedUp);
+        assert_eq!(meter.drain_ns(100), 500);
+        for _ in 0..30 {
+            let mut watch = meter.watch(0, 0);
+            watch.issued(0, &RANDOM, true);
+            watch.done(10, &RANDOM, 1);
+            meter.lent(20, &watch);
+        }
+        assert!((10..40).contains(&meter.drain_ns(100)), "{}", meter.drain_ns(100));
+        assert_eq!(meter.whole.requests, 1.0, "they show no service rate");
     }
 
     #[test]

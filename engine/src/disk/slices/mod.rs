@@ -523,7 +523,7 @@ impl Slices {
         let Current { owner, begun, ends, watch, was_held, lent, .. } = current;
         let habits = &mut self.observed[owner];
         let useful_ns = match lent {
-            Some(_) => habits.meter.useful_ns(now, &watch),
+            Some(_) => habits.meter.lent(now, &watch),
             None => habits.meter.slice(now, &watch, cause),
         };
         habits.slices += 1;
