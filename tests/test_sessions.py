@@ -114,6 +114,19 @@ class Sessions(Claims):
         self.ended()
         self.claim("gw-1/12")
 
+    def test_a_connection_of_a_session_with_a_lease_that_has_ended_does_not_end_the_client(self):
+        # As when the first connection of a session breaks while the others are on their way.
+        issued = 3 << 24
+        first, _ = self.claiming(f"gw-1/{issued + 1}/lease")
+        self.assertEqual(self.go(first)[0], wire.ACK)
+        first.socket.close()
+        self.ended()
+        late, _ = self.claiming(f"gw-1/{issued + 1}/lease")
+        kind, why = self.go(late)
+        self.assertEqual((kind, "is not above" in why), (wire.ERR_POLICY, True), why)
+        self.assertEqual(self.refusal(f"gw-1/{issued - 1}/lease"), wire.ERR_INVALID, "another number was issued since")
+        self.assertEqual(self.refusal(f"gw-1/{issued + 2}/lease"), wire.ACK)
+
     def refusal(self, session):
         """The type of the reply that refuses a session."""
         connection, _ = self.claiming(session)

@@ -365,8 +365,7 @@ impl Greeting {
         let lease = self.claim(&target, session).await?;
         let pair = self.encrypted.then(tls::socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
-        let claim = self.handshake.claim();
-        let is_outdated = lease.as_ref().is_err_and(|refused| refused.is_final(claim));
+        let is_outdated = lease.as_ref().is_err_and(Refused::is_final);
         let (incident, why) = match (lease, seat, pair) {
             (Ok(lease), Ok(seat), Ok(pair)) => {
                 return Ok(Some(Opened { target, session, seat: Arc::new(seat), lease, pair }));

@@ -22,7 +22,7 @@
 //! arrived for that time, whether or not its connections are open. So another client can be admitted while the first
 //! one is stopped, and the first one knows when: it uses nothing of the export, not even its cache, from the end of the
 //! lease on, counted from the time at which it sent the latest request that was answered. Epochs of sessions with
-//! leases are compared across clients: somebody issues them for all clients.
+//! leases are compared across clients: somebody issues them for all clients ([`COUNTED_BITS`]).
 
 use std::fmt;
 
@@ -55,7 +55,18 @@ pub struct Claim {
     pub leased: bool,
 }
 
+/// Bits of the epoch of a session with a lease that its client counts; above them is the number that somebody issued
+/// for all clients. More sessions than a client begins in a lifetime.
+pub const COUNTED_BITS: u32 = 24;
+
 impl Claim {
+    /// Whether a session of this epoch, for which the claim is too low, shows that what the client knows is outdated: a
+    /// number was issued since. A connection of the client's own session can come when the other ones have ended, and
+    /// then the session is over, but the client's next one is admitted.
+    pub fn is_outdated_by(&self, latest: u64) -> bool {
+        self.leased && self.epoch >> COUNTED_BITS < latest >> COUNTED_BITS
+    }
+
     /// Reads a query of SET_META_CONTEXT.
     pub fn parse(query: &[u8]) -> Option<Claim> {
         let (client, rest) = std::str::from_utf8(query).ok()?.strip_prefix(QUERY)?.split_once('/')?;
@@ -108,6 +119,17 @@ pub(super) fn lease_ms(context: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_claim_with_a_lease_is_outdated_once_a_later_number_was_issued() {
+        let claim = |text: &str| Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
+        let number = |issued: u64, counted: u64| issued << COUNTED_BITS | counted;
+        let leased = claim(&format!("a/{}/lease", number(3, 2)));
+        assert!(leased.is_outdated_by(number(4, 0)));
+        assert!(!leased.is_outdated_by(number(3, 2)), "a late connection of its latest session");
+        assert!(!leased.is_outdated_by(number(3, 9)));
+        assert!(!claim("a/1").is_outdated_by(u64::MAX), "without leases, epochs are each client's own");
+    }
 
     #[test]
     fn queries_and_contexts_come_back() {

@@ -22,7 +22,7 @@ pub mod wire;
 pub const ORDER_SHIFT: u32 = 16;
 
 pub use crate::errno::Errno;
-pub use claim::Claim;
+pub use claim::{COUNTED_BITS, Claim};
 pub use form::Form;
 pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Session, Tls};
 pub use opening::{Opened, Opening, Unopened, Wanted};

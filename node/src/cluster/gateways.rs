@@ -1,8 +1,10 @@
 //! Answers to gateways (`layout.rs`).
 
+use engine::nbd::COUNTED_BITS;
+
 use super::layout::{Layout, Question, SlotOf, address_of};
 use super::{Cluster, ClusterError};
-use crate::control::{EPOCH_BITS, Target};
+use crate::control::Target;
 use crate::quantity::Name;
 
 impl Cluster {
@@ -30,7 +32,7 @@ impl Cluster {
                 }
                 self.control.check_claim(target, &client).await.map_err(refused)?;
                 let last = self.control.last_epoch(target).await.map_err(refused)?;
-                Ok((last >> EPOCH_BITS).to_string())
+                Ok((last >> COUNTED_BITS).to_string())
             }
             Question::Epoch(above) => {
                 let uuid = target.part.ok_or_else(|| format!("volume '{name}' is not one of the cluster"))?;
@@ -50,7 +52,7 @@ impl Cluster {
                 Ok("noted".into())
             }
             Question::Release(client, epoch) => {
-                let upto = (epoch << EPOCH_BITS) | ((1 << EPOCH_BITS) - 1);
+                let upto = (epoch << COUNTED_BITS) | ((1 << COUNTED_BITS) - 1);
                 self.control.release(target, &client, upto);
                 Ok("noted".into())
             }

@@ -64,7 +64,7 @@ pub use error::{
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
-pub use sessions::{EPOCH_BITS, Refused};
+pub use sessions::Refused;
 pub use show::Observed;
 #[cfg(test)]
 pub use standing::DiskStanding;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::nbd::Claim;
+use engine::nbd::{COUNTED_BITS, Claim};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -55,19 +55,15 @@ pub enum Refused {
 /// the end of one is noticed some milliseconds after the beginning of the next.
 const CLOSING: Duration = Duration::from_millis(250);
 
-/// Bits of the epoch of a session with a lease that the gateway counts; above them is the epoch that its cluster has
-/// issued. More sessions than a gateway opens in a lifetime.
-pub const EPOCH_BITS: u32 = 24;
-
 /// The epochs that a cluster has issued, by volume; `None` before that is known.
 pub type Issued = Option<BTreeMap<Uuid, u64>>;
 
 impl Refused {
     /// Whether the client must not use what it has of the volume any more.
-    pub fn is_final(&self, claim: Option<&Claim>) -> bool {
+    pub fn is_final(&self) -> bool {
         match self {
             Refused::Interrupted { .. } | Refused::Outdated { .. } => true,
-            Refused::NotAbove { .. } => claim.is_some_and(|claim| claim.leased),
+            Refused::NotAbove { claim, latest } => claim.is_outdated_by(*latest),
             _ => false,
         }
     }
@@ -117,7 +113,7 @@ impl Control {
     fn check_issued(&self, name: &Name, part: Uuid, claim: &Claim) -> Result<(), Refused> {
         let issued = self.issued.lock().expect("no one panics while holding it");
         let issued = issued.as_ref().ok_or_else(|| Refused::NoEpochs(name.clone()))?;
-        let (issued, epoch) = (issued.get(&part).copied().unwrap_or(0), claim.epoch >> EPOCH_BITS);
+        let (issued, epoch) = (issued.get(&part).copied().unwrap_or(0), claim.epoch >> COUNTED_BITS);
         if epoch < issued {
             return Err(Refused::Outdated { volume: name.clone(), client: claim.client.clone(), issued });
         }

@@ -11,14 +11,13 @@ use engine::cluster::{Slot, Timetable};
 use engine::control::{Command, VolumeSpec, VolumeStats};
 use engine::ids::VolumeId;
 use engine::nbd::wire::export_flag;
-use engine::nbd::{Opened, Place};
+use engine::nbd::{COUNTED_BITS, Opened, Place};
 use engine::units::{BLOCK, Nanos, SECTOR};
 use engine::upstream::UpstreamStats;
 use uuid::Uuid;
 
 use super::error::UpstreamError;
 use super::opening::Prepared;
-use super::sessions::EPOCH_BITS;
 use super::view::{CreateVolume, SetVolume, StripesView, UpstreamState, UpstreamView};
 use super::volumes::which_disk;
 use super::{Control, Error, Invalid, Running, Source, Volume, VolumeState, with_files};
@@ -115,7 +114,7 @@ fn wanted(request: &CreateVolume, from: &ExportUri) -> Result<Remote, Invalid> {
         shared: request.shared,
         deadline: request.upstream_deadline.unwrap_or(DEADLINE_DEFAULT),
         connections: request.upstream_connections.unwrap_or(CONNECTIONS_DEFAULT),
-        epoch: request.lease_epoch.map_or(0, |epoch| epoch << EPOCH_BITS),
+        epoch: request.lease_epoch.map_or(0, |epoch| epoch << COUNTED_BITS),
         leased: request.lease_epoch.is_some(),
         zeroes: false,
         size: None,

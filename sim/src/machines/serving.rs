@@ -271,7 +271,8 @@ impl Running<'_> {
         let recorded = of.entry(claim.client.clone()).or_default();
         if claim.epoch <= latest.max(*recorded) && !is_open && !planted!(EarlierEpochAdmitted) {
             let why = format!("the latest session has epoch {}", latest.max(*recorded));
-            return Ok(if leased { Admission::Interrupted(why) } else { Admission::Refused(why) });
+            let is_outdated = claim.is_outdated_by(latest.max(*recorded));
+            return Ok(if is_outdated { Admission::Interrupted(why) } else { Admission::Refused(why) });
         }
         (*recorded, *last) = (claim.epoch, claim.client.clone());
         let earlier = |of: &Claim| of.epoch < claim.epoch || planted!(EarlierEpochAdmitted) && of != claim;

@@ -119,7 +119,7 @@ impl Scene {
             fill_ns: if context.quick { 12 } else { 20 } * SECOND,
             settle_ns: if context.quick { 8 } else { 15 } * SECOND,
             counted_ns: if context.quick { 30 } else { 90 } * SECOND,
-            learning_ns: if context.quick { 60 } else { 300 } * SECOND,
+            learning_ns: 300 * SECOND,
             together: Together::Lru,
         })
     }
