@@ -252,6 +252,26 @@ class Offload(ServerCase):
         self.assertGreater(self.shown()["offloaded_bytes"], 0)
         self.check(handle, 2)
 
+    def test_a_store_that_is_only_readable_after_a_restart_is_emptied_and_the_volume_is_served(self):
+        for clean in (False, True):
+            uri, process = self.foreign("failing")
+            self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0", "--reclaim-depth", "1")
+            handle = self.server.open("db")
+            self.write(handle, 0)
+            self.assertGreater(self.shown()["offloaded_bytes"], 0)
+            (self.scratch / "fails").touch()
+            self.server.stop() if clean else self.server.kill()
+            self.server.start()
+            self.until("online", self.is_online)
+            handle = self.server.open("db")
+            self.check(handle, 0)
+            self.write(handle, 1)
+            self.check(handle, 1)
+            (self.scratch / "fails").unlink()
+            self.server.cli("offload", "disable", "hdd")
+            process.kill()
+            process.wait()
+
     def test_off_loading_ends_although_its_store_takes_no_writes(self):
         uri, process = self.foreign("failing")
         self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0")

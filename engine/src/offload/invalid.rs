@@ -11,7 +11,8 @@
 //! stores that are closed get no versions: what is written later has a higher number.
 //!
 //! It is needed if too few other stores remember deletions, above all if there is only one store. Otherwise writes of
-//! its ranges would have to wait until it can be written again.
+//! its ranges would have to wait until it can be written again. And it is needed if a store can be read but not written
+//! when a process begins, for which its volumes would wait ([`Offload::is_ready`]).
 //!
 //! Ours. Downside: all or nothing. Until everything is home, writes that overlap any of it wait.
 
@@ -59,13 +60,15 @@ impl Offload {
                 })
         };
         let is_sure = !self.is_frozen && stores != 0 && volumes.into_iter().all(is_sure);
+        let has_any = has_any || self.mask(Store::keeps_volumes_waiting) & stores != 0;
         (is_sure && has_any).then_some(Invalid { stores, below: self.next_number })
     }
 
-    /// Looks what can be declared invalid, unless other stores remember deletions.
+    /// Looks what can be declared invalid, unless other stores remember deletions and no volume waits for one of these.
     pub(super) fn look_for_invalid(&mut self) {
         let hosts = self.mask(|store| store.is_open() && !store.is_retiring).count_ones() as usize;
-        self.invalid = if hosts < self.settings.copies { self.find_invalid() } else { None };
+        let is_needed = hosts < self.settings.copies || self.mask(Store::keeps_volumes_waiting) != 0;
+        self.invalid = if is_needed { self.find_invalid() } else { None };
     }
 
     /// Control has made durable that these versions do not count. A store that was opened meanwhile is told by
@@ -97,6 +100,11 @@ impl Offload {
 }
 
 impl Store {
+    /// Whether an earlier process has used it and it cannot be written, so that no new epoch can begin.
+    pub(super) fn keeps_volumes_waiting(&self) -> bool {
+        self.is_new && self.is_failing()
+    }
+
     /// Whether versions may be on their way to it, or what it has is not known.
     fn has_in_flight(&self) -> bool {
         !matches!(self.state, State::Closed(_) | State::Opening)

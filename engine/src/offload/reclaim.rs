@@ -69,7 +69,10 @@ impl Offload {
     /// which a store that is away has a copy comes first, then content of stores that are being emptied or whose disks
     /// have become busy.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeKey) -> Option<Reclaim> {
-        if !self.is_ready(volume) || self.is_frozen {
+        // Before that only if a store could not be emptied otherwise. It changes nothing of what is newest, and nobody
+        // has read the volume yet.
+        let may_begin = self.is_ready(volume) || self.mask(Store::keeps_volumes_waiting) != 0;
+        if !may_begin || self.is_frozen {
             return None;
         }
         let away = self.mask(Store::is_away);
