@@ -181,6 +181,8 @@ bugs! {
     VoidFlushAnswered,
     /// Zeroed ranges are forgotten when a session is lost.
     ZeroedForgotten,
+    /// A range that is to be zeroed drops blocks that the server may still lose.
+    KeptSwept,
     /// Zeroed ranges are zeroed again in the next session although they were written since.
     ZeroedAgainOverWrites,
     /// A flush also counts for what was written while it was in progress.

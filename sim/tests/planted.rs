@@ -62,7 +62,10 @@ fn is_of_machines(bug: Bug) -> bool {
 /// Whether a bug concerns striped volumes.
 fn is_of_stripes(bug: Bug) -> bool {
     use Bug::*;
-    matches!(bug, LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidedLegClean)
+    matches!(
+        bug,
+        LostLegForgotten | FlushSkipsLeg | FragmentInWrongRow | AnsweredPartTrusted | VoidedLegClean | KeptSwept
+    )
 }
 
 /// The worlds in which a bug can show.
@@ -109,7 +112,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::UnsentTakeAllFrames => 536,
         Bug::CeilingChargesFirstPiece => 505,
         Bug::FlushCoversLaterWrites => 174,
-        Bug::InheritedNotFlushed => 1136,
+        Bug::InheritedNotFlushed => 1437,
         Bug::EarlierSessionKept | Bug::EarlierEpochAdmitted => 12,
         Bug::ClaimContinuesNothing => 36,
         Bug::UnsentNotBounded => 209,
@@ -123,7 +126,8 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::ReclaimNotDurable => 43,
         Bug::LostLegForgotten => 47,
         Bug::AnsweredPartTrusted => 88,
-        Bug::VoidedLegClean => 829,
+        Bug::VoidedLegClean => 386,
+        Bug::KeptSwept => 9_733_706,
         Bug::DemotionNotCompared => 103,
         Bug::DemotionVersionedLate => 98,
         Bug::LeaseIgnored => 183,

@@ -302,7 +302,8 @@ impl Volumes {
             swept += BLOCK;
         }
         self.curve_dropped(volume, from, swept);
-        // A block stands in the way. Those behind it are written at the same time, not one after the other.
+        // A block stands in the way. Those behind it are written at the same time, not one after the other, and then
+        // one flush settles them.
         cleaned = cleaned.max(swept);
         while cleaned < end && !self.work.is_spent() && self.volume(volume).writebacks < WRITEBACKS_MAX {
             self.charge(tenant, 1);
@@ -319,6 +320,14 @@ impl Volumes {
             }
             cleaned += BLOCK;
         }
+        let is_flushing = self.volume(volume).flushes.in_device;
+        if swept < end
+            && cleaned >= end
+            && !is_flushing
+            && self.cache.lookup(volume, swept / BLOCK).is_some_and(|id| self.is_kept(id))
+        {
+            self.flush_upstream(volume);
+        }
         let range = &mut self.volume_mut(volume).ranges[at];
         (range.swept, range.cleaned) = (swept, cleaned);
         #[cfg(test)]
@@ -328,13 +337,26 @@ impl Volumes {
         swept >= end
     }
 
-    /// Whether a block of a range is in use, or has content that must be on the device before the block may be dropped.
-    /// Content that a flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
+    /// Whether a block of a range is in use, or has content that must be on the device before the block may be dropped:
+    /// durably if that is an upstream, for which the server may lose it before the range is zeroed there. Content that a
+    /// flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
         let wanted =
             || self.cache.volume(block.volume).ledger.is_closed(block.dirty_epoch) && !planted!(TrimDropsFlushing);
-        !block.quiet() || block.dirty != 0 && (!trims || wanted())
+        !block.quiet()
+            || block.dirty != 0 && (!trims || wanted())
+            || self.is_kept(id) && (!trims || !self.volume(block.volume).flushes.is_idle())
+    }
+
+    /// Whether a block is clean, but the server that has its content may lose it.
+    fn is_kept(&self, id: BlockId) -> bool {
+        let block = self.cache.block(id);
+        !planted!(KeptSwept)
+            && block.quiet()
+            && block.dirty == 0
+            && block.unsynced != 0
+            && self.cache.durability.is_kept(block.volume, block.written_in)
     }
 
     /// A dirty block stands in the way of a range: it is written now, or at `retry_at` if its last write failed.
