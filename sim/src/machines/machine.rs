@@ -14,7 +14,7 @@ use engine::ids::{ConnId, IoId, TenantId, VolumeId, VolumeKey};
 use engine::nbd::RawHeader;
 use engine::offload::Sum;
 use engine::plan::Planner;
-use engine::units::{MILLISECOND, Nanos};
+use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::upstream::LinkId;
 use engine::{Action, Config, Event, Outgoing, Receive, Server};
 
@@ -39,6 +39,8 @@ const ROUND_NS: Nanos = 20 * MILLISECOND;
 const SLOT_NS: Nanos = 15 * MILLISECOND;
 /// Bytes that are sent at once.
 const SEND_BYTES_MAX: u64 = 64 << 10;
+/// How long a connection that is to be closed may take for its last replies, as in the program.
+const FINISH_NS: Nanos = 5 * SECOND;
 
 /// A clock that is wrong.
 #[derive(Clone, Copy, Debug)]
@@ -248,7 +250,12 @@ impl Driver for Running<'_> {
                 self.log(Line::Close(conn, why));
                 let process = self.process();
                 process.to_send.insert(conn);
-                process.conns.get_mut(&conn).ok_or("no connection is to be closed")?.is_closing = true;
+                let state = process.conns.get_mut(&conn).ok_or("no connection is to be closed")?;
+                state.is_closing = true;
+                let call = Call::HangUp(conn, state.wire);
+                // A client that went to another gateway does not read them, and they hold frames.
+                let (at, life) = (self.machine.at, self.machine.life);
+                self.out.queue.push(self.out.now + FINISH_NS, Wake::Process(at, life, call));
             }
             Action::Gone(conn) => self.gone(conn)?,
             Action::Upstream { volume, request } => self.upstream_asks(volume, request)?,

@@ -47,7 +47,7 @@ pub use tiers::Demoted;
 use engine::Event;
 use engine::control::Tiers;
 use engine::driver::Driver as _;
-use engine::ids::{IoId, VolumeId};
+use engine::ids::{ConnId, IoId, VolumeId};
 use engine::plan::Targets;
 use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::upstream::LinkId;
@@ -106,6 +106,8 @@ enum Call {
     Targets(Box<Targets>),
     Closed(VolumeId, LinkId, Wire),
     Grant,
+    /// The last replies of a connection have had time enough.
+    HangUp(ConnId, Wire),
     Control,
 }
 
@@ -501,6 +503,13 @@ impl Running<'_> {
             }
             Call::Closed(volume, link, wire) => self.up_closed(volume, link, wire),
             Call::Grant => self.grant(),
+            Call::HangUp(conn, wire) => {
+                let conns = &self.process().conns;
+                if conns.get(&conn).is_some_and(|state| state.wire == wire) {
+                    self.hang_up(conn)?;
+                }
+                self.settle()
+            }
             Call::Control => self.control(),
         }
     }
