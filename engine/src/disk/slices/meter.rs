@@ -313,11 +313,12 @@ impl Meter {
 
     /// A slice ended with an empty device, so it has no drain. If the next request was held back because it seemed too
     /// long, it shows no drain either, and an estimate that is too high would stay. So the last request, if it was
-    /// alone, stands for a drain, as in a moving average.
+    /// alone, stands for a drain: a usual one moves the estimate by an eighth, and a shorter one less.
     fn drains_empty(&mut self, watch: &Watch) {
         if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
-            let rate = ns as f64 / cost_ns as f64;
-            self.drain.time += (self.drain.cost * rate - self.drain.time) / 8.0;
+            let (ns, cost) = (ns as f64, cost_ns as f64);
+            let usual = if self.whole.requests > 0.0 { self.whole.cost / self.whole.requests } else { cost };
+            self.drain.time += (self.drain.cost * ns - self.drain.time * cost) / (cost + 7.0 * usual);
         }
     }
 
@@ -556,6 +557,26 @@ mod tests {
         }
         assert!((10..40).contains(&meter.drain_ns(100)), "{}", meter.drain_ns(100));
         assert_eq!(meter.whole.requests, 1.0, "they show no service rate");
+    }
+
+    #[test]
+    fn a_short_request_says_little_of_how_long_a_usual_one_takes() {
+        // 20 requests of 10 each and cost 100 in a slice, and a drain of one that takes 10.
+        let short = Entry { cost_ns: 1, ..RANDOM };
+        let mut meter = Meter::default();
+        let mut watch = watch(&meter, 0);
+        (1..20).for_each(|at| watch.done(10 * at, &RANDOM, 1));
+        watch.drain(190, 1, 100);
+        watch.done(200, &RANDOM, 1);
+        meter.slice(200, &watch, Cause::UsedUp);
+        assert_eq!(meter.drain_ns(100), 10);
+        for _ in 0..10 {
+            let mut watch = meter.watch(0, 0);
+            watch.issued(0, &short, true);
+            watch.done(10, &short, 1);
+            meter.lent(20, &watch);
+        }
+        assert!(meter.drain_ns(100) < 30, "{}", meter.drain_ns(100));
     }
 
     #[test]
