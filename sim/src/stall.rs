@@ -120,7 +120,9 @@ impl World {
 
     fn check_others_go_on(&self) -> Verdict {
         let setup = |link: &Link| &self.setup.volumes[link.volume.0 as usize];
-        for link in self.links.values().filter(|link| link.state == State::Open && setup(link).stalled == 0) {
+        // Where replies are on their way, the client's network may be slow: it may take 200 bytes at a time.
+        let waits = |link: &&Link| link.state == State::Open && self.server.outgoing(link.conn).next().is_none();
+        for link in self.links.values().filter(waits).filter(|link| setup(link).stalled == 0) {
             let late = link.pending.values().find(|pending| pending.arrived + OTHERS_MAX_NS < self.now);
             if let Some(pending) = late {
                 let conn: ConnId = link.conn;

@@ -338,8 +338,8 @@ impl Volumes {
     }
 
     /// Whether a block of a range is in use, or has content that must be on the device before the block may be dropped:
-    /// durably if that is an upstream, for which the server may lose it before the range is zeroed there. Content that a
-    /// flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
+    /// durably if that is an upstream, for which the server may lose it before the range is zeroed there. Content that
+    /// a flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
         let wanted =
