@@ -102,6 +102,8 @@ struct World {
     calm: u64,
     stores: Vec<Vec<u8>>,
     is_down: Vec<bool>,
+    /// Those that can be read nevertheless, once they were scanned.
+    is_readable: Vec<bool>,
     /// The numbers of their logs.
     logs: Vec<u128>,
     /// Stores are emptied and forgotten.
@@ -166,6 +168,7 @@ impl World {
             copies,
             stores: Vec::new(),
             is_down: vec![false; STORES],
+            is_readable: vec![false; STORES],
             logs: (1..=STORES as u128).collect(),
             // Without that in a part of the worlds: stores with a failure stay for longer.
             has_retires: seed > SEEDS && !seed.is_multiple_of(3),
@@ -422,7 +425,9 @@ impl World {
                 values.push(match source {
                     Source::Store(store, _) if is_forgotten(store) => panic!("{store:?}\n{}", self.log.join("\n")),
                     Source::Base => Some(self.base[(at / UNIT) as usize]),
-                    Source::Store(store, _) if self.is_down[store.0 as usize] => None,
+                    Source::Store(StoreId(at), _) if self.is_down[at as usize] && !self.is_readable[at as usize] => {
+                        None
+                    }
                     Source::Store(store, from) => Some(self.value(store, self.offload.place(store, from + at - start))),
                     Source::Away => None,
                 });
@@ -546,13 +551,6 @@ impl World {
         }
     }
 
-    fn toggle(&mut self) {
-        let store = self.rng.below(STORES as u64) as usize;
-        self.is_down[store] = !self.is_down[store] && self.rng.one_in(2);
-        self.log.push(format!("store {store} is down: {}", self.is_down[store]));
-        self.meet(store);
-    }
-
     /// A store that was missing at the start is scanned when it is there.
     fn meet(&mut self, store: usize) {
         let id = StoreId(store as u8);
@@ -569,7 +567,7 @@ impl World {
 
     fn step(&mut self) {
         match self.rng.below(24) {
-            0..6 | 16..18 if !self.offload.is_ready(VOLUME) => self.stored(),
+            0..6 if !self.offload.is_ready(VOLUME) => self.stored(),
             0..6 => self.write(),
             6..13 => self.stored(),
             13..16 => self.base_written(),

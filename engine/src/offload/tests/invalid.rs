@@ -3,6 +3,15 @@
 use super::*;
 
 impl World {
+    /// A store goes down, perhaps only for writes, or comes back.
+    pub(super) fn toggle(&mut self) {
+        let store = self.rng.below(STORES as u64) as usize;
+        self.is_down[store] = !self.is_down[store] && self.rng.one_in(2);
+        self.is_readable[store] = self.rng.one_in(2);
+        self.log.push(format!("store {store} is down: {}", self.is_down[store]));
+        self.meet(store);
+    }
+
     /// What can be declared invalid is. The process may die when that is durable and the machine does not know it.
     pub(super) fn invalidate(&mut self) {
         let Some(invalid) = self.offload.find_invalid() else { return };
@@ -87,6 +96,56 @@ fn what_is_home_is_written_there_although_no_store_takes_writes() {
     world.is_down.fill(false);
     world.die();
     world.finish();
+}
+
+#[test]
+fn a_store_that_can_only_be_read_when_a_process_begins_is_emptied() {
+    for copies in [1, 2] {
+        let mut world = World::new(5);
+        world.copies = copies;
+        world.die();
+        world.is_down.fill(false);
+        while !world.offload.is_ready(VOLUME) {
+            pass(&mut world);
+        }
+        write(&mut world, (0, 2), 7);
+        while !world.tickets.is_empty() {
+            world.stored();
+        }
+        assert_eq!(world.offload.away_bytes(VOLUME), 2 * UNIT, "a seed in which no write fails");
+        let holders = world.offload.mask(|store| store.live_bytes > 0);
+        world.die();
+        // It was scanned, and takes no writes. The others do.
+        (0..STORES).for_each(|store| world.is_down[store] = holders >> store & 1 != 0);
+        world.is_readable.fill(true);
+        (0..20).for_each(|_| pass(&mut world));
+        assert!(!world.offload.is_ready(VOLUME), "an earlier process has used it");
+        for round in 0.. {
+            if world.offload.away_bytes(VOLUME) == 0 {
+                break;
+            }
+            assert!(round < 100, "not home: {}", world.offload.describe());
+            world.reclaim();
+            world.base_written();
+            world.flush();
+            pass(&mut world);
+        }
+        for _ in 0..100 {
+            pass(&mut world);
+            if let Some(invalid) = world.offload.stats_of_all(world.now).invalid {
+                (0..STORES).filter(|store| invalid.stores >> store & 1 != 0).for_each(|store| {
+                    world.invalid[store] = invalid.below;
+                });
+                world.offload.invalidate(world.now, invalid);
+                world.act();
+            }
+        }
+        assert!(world.offload.is_ready(VOLUME), "with {copies} copies");
+        world.check();
+        world.is_down.fill(false);
+        world.die();
+        world.finish();
+    }
 }
 
 #[test]
