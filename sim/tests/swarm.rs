@@ -46,11 +46,12 @@ fn every_world_whose_caches_demote_ends_well() {
             Err(failure) => panic!("{}\n{failure}\n  (with its caches demoting)", failure.tail.join("\n")),
         }
     }
-    // Worlds in which nothing of this happens would say nothing about it.
+    // Worlds in which nothing of this happens would say nothing about it. What a gateway has read from a hole is
+    // demoted in few of them, since it knows of the holes that it has made itself: a unit test of the server drops it.
     println!("{sum:?}, lost: {}", sum.lost());
     let machines::Demoted { unsent, taken, used, dropped, renegotiated, .. } = sum;
-    let DroppedBlocks { refused, outdated, overtaken, no_room, hole, present } = dropped;
-    let counts = [unsent, taken, used, refused, outdated, overtaken, no_room, hole, present, sum.lost(), renegotiated];
+    let DroppedBlocks { refused, outdated, overtaken, no_room, present, .. } = dropped;
+    let counts = [unsent, taken, used, refused, outdated, overtaken, no_room, present, sum.lost(), renegotiated];
     assert!(counts.iter().all(|&count| count > 0), "{sum:?}, lost: {}", sum.lost());
 }
 

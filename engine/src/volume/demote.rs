@@ -394,6 +394,16 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_from_a_hole_is_not_taken() {
+        let mut rig = rig();
+        rig.ask_as(LINKS[0], 9 << 16, command::WRITE_ZEROES, 0, 0, VOLUME_BYTES as u64);
+        rig.complete_all();
+        // The gateway does not know of the hole, as after a restart, and has read it since.
+        assert_eq!((rig.demote(LINKS[1], 10, 3, 1, 0), rig.has(3)), (0, false));
+        assert_eq!(rig.demotions().dropped, DroppedBlocks { hole: 1, ..Default::default() });
+    }
+
+    #[test]
     fn beside_what_the_cache_has_a_demotion_counts_for_the_order_only() {
         let mut rig = rig();
         rig.write_as(LINKS[0], 5 << 16, 0, 3 * BLOCK, BLOCK, 8);
