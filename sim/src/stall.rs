@@ -120,7 +120,7 @@ impl World {
 
     fn check_others_go_on(&self) -> Verdict {
         let setup = |link: &Link| &self.setup.volumes[link.volume.0 as usize];
-        // Where replies are on their way, the client's network may be slow: it may take 200 bytes at a time.
+        // A connection with replies on their way may be slow because its client takes 200 bytes at a time.
         let waits = |link: &&Link| link.state == State::Open && self.server.outgoing(link.conn).next().is_none();
         for link in self.links.values().filter(waits).filter(|link| setup(link).stalled == 0) {
             let late = link.pending.values().find(|pending| pending.arrived + OTHERS_MAX_NS < self.now);

@@ -46,8 +46,8 @@ fn every_world_whose_caches_demote_ends_well() {
             Err(failure) => panic!("{}\n{failure}\n  (with its caches demoting)", failure.tail.join("\n")),
         }
     }
-    // Worlds in which nothing of this happens would say nothing about it. What a gateway has read from a hole is
-    // demoted in few of them, since it knows of the holes that it has made itself: a unit test of the server drops it.
+    // Worlds in which nothing of this happens would say nothing about it. Demotions into holes are left out: a gateway
+    // knows the holes that it has made, so few worlds have them. A unit test in `volume/demote.rs` covers them.
     println!("{sum:?}, lost: {}", sum.lost());
     let machines::Demoted { unsent, taken, used, dropped, renegotiated, .. } = sum;
     let DroppedBlocks { refused, outdated, overtaken, no_room, present, .. } = dropped;

@@ -22,7 +22,7 @@
 //! arrived for that time, whether or not its connections are open. So another client can be admitted while the first
 //! one is stopped, and the first one knows when: it uses nothing of the export, not even its cache, from the end of the
 //! lease on, counted from the time at which it sent the latest request that was answered. Epochs of sessions with
-//! leases are compared across clients: somebody issues them for all clients ([`COUNTED_BITS`]).
+//! leases are compared across clients: the cluster issues their upper bits ([`COUNTED_BITS`]).
 
 use std::fmt;
 
@@ -55,14 +55,15 @@ pub struct Claim {
     pub leased: bool,
 }
 
-/// Bits of the epoch of a session with a lease that its client counts; above them is the number that somebody issued
-/// for all clients. More sessions than a client begins in a lifetime.
+/// The lower bits of the epoch of a session with a lease. The client increments them with each of its sessions, and
+/// begins fewer sessions than they can count. The upper bits are a number that the cluster issues to one client at a
+/// time.
 pub const COUNTED_BITS: u32 = 24;
 
 impl Claim {
-    /// Whether a session of this epoch, for which the claim is too low, shows that what the client knows is outdated: a
-    /// number was issued since. A connection of the client's own session can come when the other ones have ended, and
-    /// then the session is over, but the client's next one is admitted.
+    /// Whether the server's latest epoch shows that the cluster has issued a number to another client since: then what
+    /// this client has cached is outdated. If only the lower bits are too low, the claim is refused, but the client's
+    /// next session is admitted. That happens when the first connection of a session ends before the second one claims.
     pub fn is_outdated_by(&self, latest: u64) -> bool {
         self.leased && self.epoch >> COUNTED_BITS < latest >> COUNTED_BITS
     }

@@ -11,8 +11,8 @@
 //! stores that are closed get no versions: what is written later has a higher number.
 //!
 //! It is needed if too few other stores remember deletions, above all if there is only one store. Otherwise writes of
-//! its ranges would have to wait until it can be written again. And it is needed if a store can be read but not written
-//! when a process begins, for which its volumes would wait ([`Offload::is_ready`]).
+//! its ranges would have to wait until it can be written again. It is also needed when a process begins and a store can
+//! only be read: the volumes wait for a new epoch of its log ([`Offload::is_ready`]), which cannot begin.
 //!
 //! Ours. Downside: all or nothing. Until everything is home, writes that overlap any of it wait.
 
@@ -64,7 +64,7 @@ impl Offload {
         (is_sure && has_any).then_some(Invalid { stores, below: self.next_number })
     }
 
-    /// Looks what can be declared invalid, unless other stores remember deletions and no volume waits for one of these.
+    /// Looks what can be declared invalid, if too few stores remember deletions or a volume waits for a store.
     pub(super) fn look_for_invalid(&mut self) {
         let hosts = self.mask(|store| store.is_open() && !store.is_retiring).count_ones() as usize;
         let is_needed = hosts < self.settings.copies || self.mask(Store::keeps_volumes_waiting) != 0;

@@ -69,8 +69,8 @@ impl Offload {
     /// which a store that is away has a copy comes first, then content of stores that are being emptied or whose disks
     /// have become busy.
     pub(crate) fn next_to_reclaim(&mut self, volume: VolumeKey) -> Option<Reclaim> {
-        // Before that only if a store could not be emptied otherwise. It changes nothing of what is newest, and nobody
-        // has read the volume yet.
+        // A store that can only be read keeps its volumes from being ready, and copies empty it. A copy changes no
+        // content, and clients cannot read the volume before it is ready.
         let may_begin = self.is_ready(volume) || self.mask(Store::keeps_volumes_waiting) != 0;
         if !may_begin || self.is_frozen {
             return None;

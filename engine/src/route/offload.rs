@@ -189,8 +189,7 @@ impl Route {
     pub(super) fn submit_offloading(&mut self, now: Nanos, io: IoId, urgent: bool, failures: Failures) {
         let (volume, op) = (self.disk.slot(io).io.volume, self.disk.slot(io).io.op);
         let (offload, key) = self.of(volume).expect("it may be off-loaded");
-        // Copies go on: what is newest in the stores is the content, wherever it is. A store that can only be read is
-        // never ready, until it is empty.
+        // Copies go on: they empty a store for which the volume may be waiting.
         if !offload.is_ready(key) && !matches!(self.disk.slot(io).purpose, Purpose::Reclaim(_)) {
             return self.hold(now, io, failures);
         }

@@ -302,8 +302,8 @@ impl Volumes {
             swept += BLOCK;
         }
         self.curve_dropped(volume, from, swept);
-        // A block stands in the way. Those behind it are written at the same time, not one after the other, and then
-        // one flush settles them.
+        // A block stands in the way. The blocks behind it are written at the same time. Then one flush of the server
+        // makes all of them durable.
         cleaned = cleaned.max(swept);
         while cleaned < end && !self.work.is_spent() && self.volume(volume).writebacks < WRITEBACKS_MAX {
             self.charge(tenant, 1);
@@ -337,9 +337,9 @@ impl Volumes {
         swept >= end
     }
 
-    /// Whether a block of a range is in use, or has content that must be on the device before the block may be dropped:
-    /// durably if that is an upstream, for which the server may lose it before the range is zeroed there. Content that
-    /// a flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
+    /// Whether a block of a range must stay in the cache for now: it is in use, or the device does not have its content
+    /// yet. A server counts as having it when it is durable there, since it may lose power before it zeroes the range.
+    /// Trimmed content may be dropped at once, unless a flush waits for it: the flush promises it, not older content.
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
         let wanted =

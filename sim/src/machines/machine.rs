@@ -253,7 +253,7 @@ impl Driver for Running<'_> {
                 let state = process.conns.get_mut(&conn).ok_or("no connection is to be closed")?;
                 state.is_closing = true;
                 let call = Call::HangUp(conn, state.wire);
-                // A client that went to another gateway does not read them, and they hold frames.
+                // A client that has moved to another gateway does not read the replies, which hold frames.
                 let (at, life) = (self.machine.at, self.machine.life);
                 self.out.queue.push(self.out.now + FINISH_NS, Wake::Process(at, life, call));
             }

@@ -106,7 +106,7 @@ enum Call {
     Targets(Box<Targets>),
     Closed(VolumeId, LinkId, Wire),
     Grant,
-    /// The last replies of a connection have had time enough.
+    /// The time for the last replies of a closing connection is over.
     HangUp(ConnId, Wire),
     Control,
 }

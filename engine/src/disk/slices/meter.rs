@@ -311,9 +311,9 @@ impl Meter {
         useful
     }
 
-    /// A slice ended with an empty device, so it has no drain. If the next request was held back because it seemed too
-    /// long, it shows no drain either, and an estimate that is too high would stay. So the last request, if it was
-    /// alone, stands for a drain: a usual one moves the estimate by an eighth, and a shorter one less.
+    /// A slice ended with an empty device, so it has no drain. If its next request was held back because the estimate
+    /// was too high, no later drain would correct the estimate. So the last request, if it was alone, stands for a
+    /// drain: a request of usual cost moves the estimate by an eighth, and a cheaper one by less.
     fn drains_empty(&mut self, watch: &Watch) {
         if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
             let (ns, cost) = (ns as f64, cost_ns as f64);
@@ -322,9 +322,9 @@ impl Meter {
         }
     }
 
-    /// A lent slice ended at `now`. Returns the standalone-equivalent time of its work. The slice shows no service
-    /// rate, because it has few requests at a time, but whether requests take as long as expected: if they seemed too
-    /// long for what is left of a tenant's time, it has no other slices.
+    /// A lent slice ended at `now`. Returns the standalone-equivalent time of its work. A lent slice has few requests
+    /// at a time, so the meter takes no service rate from it. It does take how long the last request took: a tenant
+    /// whose requests seem too long for its own slots has no other slices.
     pub(crate) fn lent(&mut self, now: Nanos, watch: &Watch) -> Nanos {
         self.drains_empty(watch);
         self.useful_ns(now, watch)

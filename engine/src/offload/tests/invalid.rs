@@ -48,6 +48,23 @@ fn write(world: &mut World, units: (usize, usize), value: u64) {
     world.act();
 }
 
+/// A world whose stores have the newest content of two units.
+fn away(copies: usize) -> World {
+    let mut world = World::new(5);
+    world.copies = copies;
+    world.die();
+    world.is_down.fill(false);
+    while !world.offload.is_ready(VOLUME) {
+        pass(&mut world);
+    }
+    write(&mut world, (0, 2), 7);
+    while !world.tickets.is_empty() {
+        world.stored();
+    }
+    assert_eq!(world.offload.away_bytes(VOLUME), 2 * UNIT, "a seed in which no write fails");
+    world
+}
+
 /// All writes to stores fail for ten seconds.
 fn fail_all(world: &mut World) {
     world.is_down.fill(true);
@@ -60,18 +77,7 @@ fn fail_all(world: &mut World) {
 
 #[test]
 fn what_is_home_is_written_there_although_no_store_takes_writes() {
-    let mut world = World::new(5);
-    world.copies = 1;
-    world.die();
-    world.is_down.fill(false);
-    while !world.offload.is_ready(VOLUME) {
-        pass(&mut world);
-    }
-    write(&mut world, (0, 2), 7);
-    while !world.tickets.is_empty() {
-        world.stored();
-    }
-    assert_eq!(world.offload.away_bytes(VOLUME), 2 * UNIT, "a seed in which no write fails");
+    let mut world = away(1);
     fail_all(&mut world);
     let holder = world.offload.mask(|store| store.live_bytes > 0);
     let invalid = world.offload.stats_of_all(world.now).invalid;
@@ -101,18 +107,7 @@ fn what_is_home_is_written_there_although_no_store_takes_writes() {
 #[test]
 fn a_store_that_can_only_be_read_when_a_process_begins_is_emptied() {
     for copies in [1, 2] {
-        let mut world = World::new(5);
-        world.copies = copies;
-        world.die();
-        world.is_down.fill(false);
-        while !world.offload.is_ready(VOLUME) {
-            pass(&mut world);
-        }
-        write(&mut world, (0, 2), 7);
-        while !world.tickets.is_empty() {
-            world.stored();
-        }
-        assert_eq!(world.offload.away_bytes(VOLUME), 2 * UNIT, "a seed in which no write fails");
+        let mut world = away(copies);
         let holders = world.offload.mask(|store| store.live_bytes > 0);
         world.die();
         // It was scanned, and takes no writes. The others do.
@@ -120,16 +115,13 @@ fn a_store_that_can_only_be_read_when_a_process_begins_is_emptied() {
         world.is_readable.fill(true);
         (0..20).for_each(|_| pass(&mut world));
         assert!(!world.offload.is_ready(VOLUME), "an earlier process has used it");
-        for round in 0.. {
-            if world.offload.away_bytes(VOLUME) == 0 {
-                break;
-            }
-            assert!(round < 100, "not home: {}", world.offload.describe());
+        for _ in 0..100 {
             world.reclaim();
             world.base_written();
             world.flush();
             pass(&mut world);
         }
+        assert_eq!(world.offload.away_bytes(VOLUME), 0, "not home: {}", world.offload.describe());
         for _ in 0..100 {
             pass(&mut world);
             if let Some(invalid) = world.offload.stats_of_all(world.now).invalid {
