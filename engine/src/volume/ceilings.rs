@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 
 use super::bucket::Bucket;
-use super::{Effect, Inbound, Kind, Timer, Todo, Volumes};
+use super::{Effect, Inbound, Kind, Request, Timer, Todo, Volumes};
 use crate::ids::{ConnId, TenantId};
 use crate::spec::{Ceiling, Ceilings, IO_BYTES};
 use crate::units::{Nanos, PIECE, SECOND};
@@ -140,8 +140,8 @@ impl Volumes {
         self.put_off(Todo::Held(tenant));
     }
 
-    /// What a request takes of the ceilings; `None` if it is never held back. TRIM, and WRITE_ZEROES where the device
-    /// zeroes, move no data.
+    /// What a request takes of the ceilings; `None` if it is never held back. TRIM, and WRITE_ZEROES that the device
+    /// does, move no data.
     fn cost(&self, request: u32) -> Option<Cost> {
         let state = &self.requests[request];
         let bytes = state.end - state.start;
@@ -149,7 +149,7 @@ impl Volumes {
             Kind::Read => (READS, bytes),
             Kind::Cache => (READS, bytes.min(self.cache_bytes_max(state.volume))),
             Kind::Write => (CHANGES, bytes),
-            Kind::Zeroes if !self.volume(state.volume).spec.can_zero => (CHANGES, bytes),
+            Kind::Zeroes if self.zeroed_by_device(request).is_none() => (CHANGES, bytes),
             Kind::Trim | Kind::Zeroes => (CHANGES, 0),
             Kind::Flush | Kind::Status | Kind::Demote => return None,
         };
@@ -160,6 +160,10 @@ impl Volumes {
     /// Holds a request back if the ceilings of its tenant require it; else the request has been taken from the buckets.
     pub(crate) fn is_held_back(&mut self, tenant: TenantId, request: u32) -> bool {
         let Some(throttle) = self.throttles.get(tenant) else { return false };
+        if self.requests[request].kind == Kind::Zeroes && self.is_too_slow(request) {
+            // It is refused, which costs nothing.
+            return false;
+        }
         let (now, Some(cost)) = (self.now, self.cost(request)) else { return false };
         if throttle.admits(now, cost.side) {
             let throttle = &mut self.throttles[tenant];
@@ -265,7 +269,11 @@ impl Volumes {
         let throttle = &self.throttles[tenant];
         let heads = [READS, CHANGES].into_iter().filter_map(|side| Some((*throttle.held[side].front()?, side)));
         let may_go = |side| throttle.is_ready(self.now, side) || self.draining.is_some();
-        let ready = heads.filter(|&(_, side)| may_go(side));
+        let is_crowded = |request: u32| {
+            let Request { kind, volume, .. } = self.requests[request];
+            matches!(kind, Kind::Trim | Kind::Zeroes) && self.volume(volume).crowded
+        };
+        let ready = heads.filter(|&(request, side)| may_go(side) && !is_crowded(request));
         let (request, _) = ready.min_by_key(|&(request, _)| self.requests[request].held_at)?;
         Some((request, self.cost(request)?))
     }
@@ -306,10 +314,12 @@ mod tests {
 
     use super::*;
     use crate::disk::Op;
+    use crate::errno::Errno;
     use crate::nbd::wire::{command, command_flag};
     use crate::spec::TenantSpec;
     use crate::units::{BLOCK, MILLISECOND};
     use crate::volume::Receive;
+    use crate::volume::range::RANGES_MAX;
     use crate::volume::rig::Rig;
 
     const OWNER: TenantId = TenantId(0);
@@ -389,6 +399,62 @@ mod tests {
         // A TRIM moves no data.
         rig.write(3, 0, 0, BLOCK, 7);
         assert_eq!(rig.answer(3), Some(0));
+    }
+
+    #[test]
+    fn a_large_read_behind_requests_that_are_held_back_ends_with_its_connection() {
+        let mut rig = rig(only(|ceilings| &mut ceilings.bytes.write, MIB));
+        rig.write(0, 0, 0, MIB, 7);
+        rig.ask_as(ConnId(1), 1, command::TRIM, 0, 0, BLOCK);
+        // Its simple reply must not be mixed with another one.
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 0, 2 * PIECE);
+        assert_eq!((rig.answer(1), rig.volumes.clients[ConnId(1)].in_flight), (None, 2));
+        rig.close(ConnId(1));
+        rig.close(ConnId(0));
+        rig.complete_all();
+        assert_eq!((rig.volumes.clients.iter().count(), rig.volumes.cache.partition(OWNER).requests), (0, 0));
+    }
+
+    #[test]
+    fn zeros_cost_what_is_written_of_them_and_nothing_if_they_are_refused() {
+        let mut rig = Rig::with(128, |spec| (spec.can_zero, spec.can_punch) = (false, false));
+        let ceilings = only(|ceilings| &mut ceilings.bytes.write, MIB);
+        rig.set_tenant(OWNER, TenantSpec { ceilings, ..TenantSpec::default() });
+        rig.ask(0, command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, 2 * MIB);
+        assert_eq!(rig.answer(0), Some(Errno::NotSupported as u32));
+        rig.write(1, 0, 0, BLOCK, 7);
+        assert_eq!(rig.answer(1), Some(0), "what is refused costs nothing");
+        rig.write(2, 0, 0, MIB, 7);
+        rig.ask_as(ConnId(1), 3, command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, 2 * MIB);
+        assert_eq!(rig.answer(3), Some(Errno::NotSupported as u32), "it is not held back");
+
+        let mut rig = self::rig(ceilings);
+        rig.ask(0, command::WRITE_ZEROES, 0, 0, 2 * MIB);
+        rig.complete_all();
+        rig.write(1, 0, 0, BLOCK, 7);
+        assert_eq!([0, 1].map(|cookie| rig.answer(cookie)), [Some(0), Some(0)], "the device zeroes a large range");
+        rig.wait(SECOND);
+        rig.ask(2, command::WRITE_ZEROES, 0, 0, MIB / 2);
+        rig.write(3, 0, 0, BLOCK, 7);
+        assert_eq!([2, 3].map(|cookie| rig.answer(cookie)), [Some(0), None], "and a small one is written");
+    }
+
+    #[test]
+    fn a_volume_has_no_more_ranges_when_many_are_released_at_once() {
+        let mut rig = rig(only(|ceilings| &mut ceilings.ios.write, 1));
+        let each = RANGES_MAX as u64;
+        for cookie in 0..2 * each {
+            rig.ask_as(ConnId((cookie / each) as u32), cookie, command::TRIM, 0, cookie % 4 * BLOCK, BLOCK);
+        }
+        assert!(answered(&rig, 0..2 * each) <= 1);
+        // No range ends while its disk is busy: dirty blocks in it are being written.
+        rig.set_tenant(OWNER, TenantSpec::default());
+        for _ in 0..1000 {
+            assert!(rig.volumes.volume(crate::volume::rig::VOLUME).ranges.len() <= RANGES_MAX);
+            rig.complete_all();
+            rig.wait(10 * MILLISECOND);
+        }
+        assert_eq!(answered(&rig, 0..2 * each), 2 * each as usize);
     }
 
     /// A ceiling on the total, which does not limit the tenant, beside one on reads.

@@ -78,7 +78,7 @@ pub(crate) struct Client {
     /// Reads that continue when enough of the replies is sent.
     pub(crate) stalled: VecDeque<u32>,
     /// When the first of them began to wait.
-    pub(crate) stalled_since: Nanos,
+    pub(crate) stalled_since: Option<Nanos>,
     /// Bytes of replies that are not sent yet.
     pub(crate) unsent: u64,
     /// Frames of replies that are not sent yet.
@@ -98,7 +98,7 @@ impl Client {
             changing: 0,
             exclusive: None,
             stalled: VecDeque::new(),
-            stalled_since: 0,
+            stalled_since: None,
             unsent: 0,
             held: 0,
             reading: 0,
@@ -223,7 +223,7 @@ impl Volumes {
             Kind::Write => self.next_payload(request),
             Kind::Flush => self.flush_arrived(volume, FlushFor::Request(request)),
             Kind::Trim => self.trim_arrived(request),
-            Kind::Zeroes => self.zeroes_arrived(request, flags & flag::NO_HOLE != 0, flags & flag::FAST_ZERO != 0),
+            Kind::Zeroes => self.zeroes_arrived(request),
             Kind::Status => self.status_arrived(request, flags & flag::REQ_ONE != 0),
             Kind::Demote => self.demote_arrived(request),
         }
@@ -387,8 +387,9 @@ impl Volumes {
             let stalled = !client.stalled.is_empty() && client.unsent() == 0;
             stalled && self.tenant_of(client.volume) == tenant
         });
+        let stalled = stalled.filter_map(|client| client.stalled_since);
         let pieces = pieces.map(|&piece| self.pieces[piece].waiting_since);
-        pieces.chain(stalled.map(|client| client.stalled_since)).min()
+        pieces.chain(stalled).min()
     }
 
     /// A client has disconnected, and the frames of its replies were released: reads that are not issued are dropped,
@@ -417,7 +418,20 @@ impl Volumes {
         self.cache.partition_mut(tenant).stirred = true;
         self.put_off(Todo::Replies(tenant));
         self.clients[conn].in_flight -= 1;
+        // The requests that ended above may have been all that an exclusive one waited for.
+        self.exclusive_on(conn);
         self.check_gone(conn);
+    }
+
+    /// A read that waits until it is the only request of its connection goes on if it is by now.
+    fn exclusive_on(&mut self, conn: ConnId) {
+        let client = &self.clients[conn];
+        if let Some(request) = client.exclusive
+            && client.in_flight == 1
+            && self.requests[request].held_at.is_none()
+        {
+            self.put_on_agenda(request);
+        }
     }
 
     fn check_gone(&mut self, conn: ConnId) {
@@ -515,11 +529,10 @@ impl Volumes {
         let client = &mut self.clients[conn];
         client.in_flight -= 1;
         client.changing -= u32::from(changes(kind));
-        match client.exclusive {
-            Some(other) if other == request => client.exclusive = None,
-            Some(other) if client.in_flight == 1 && self.requests[other].held_at.is_none() => self.put_on_agenda(other),
-            _ => {}
+        if client.exclusive == Some(request) {
+            client.exclusive = None;
         }
+        self.exclusive_on(conn);
         self.check_gone(conn);
     }
 

@@ -40,6 +40,7 @@ mod upstream;
 mod work;
 mod write;
 mod writeback;
+mod zeroes;
 
 pub(crate) use crate::nbd::Kind;
 pub(crate) use behind::Behind;

@@ -22,10 +22,8 @@ use crate::ids::{BlockId, FrameId, Ticket, VolumeId};
 use crate::units::BLOCK;
 use crate::volume::{Effect, Kind, Timer, Todo, Volumes};
 
-/// Shortest WRITE_ZEROES that is left to the device on preallocated volumes.
-const ZERO_RANGE_MIN: u64 = 1 << 20;
 /// Sparse volumes release space in aligned units of this many bytes.
-const PUNCH_UNIT: u64 = 64 << 10;
+pub(super) const PUNCH_UNIT: u64 = 64 << 10;
 /// Bytes of zeros in one device write: long enough to stream, short enough that a request that arrives meanwhile waits
 /// at most a few milliseconds on a disk.
 pub(super) const ZEROS_BYTES: u64 = 1 << 20;
@@ -75,68 +73,6 @@ pub(crate) struct RangeOp {
 }
 
 impl Volumes {
-    pub(crate) fn trim_arrived(&mut self, request: u32) {
-        let state = &mut self.requests[request];
-        let (volume, start, end) = (state.volume, state.start, state.end);
-        (state.next, state.flush_first) = (state.end, true);
-        let spec = &self.volume(volume).spec;
-        let unit = if spec.sparse && spec.can_punch { PUNCH_UNIT } else { BLOCK };
-        let (from, to) = (start.next_multiple_of(unit), end / unit * unit);
-        if from >= to || !self.may_zero(volume) {
-            return self.finish(request);
-        }
-        if unit == PUNCH_UNIT {
-            self.requests[request].active += 1;
-            return self.range_arrived(volume, (from, to), (from, to), Some(Op::Punch), Some(request), false);
-        }
-        // Preallocated space is kept: the TRIM only drops dirty data, which then need not be written.
-        self.requests[request].active += 1;
-        self.range_arrived(volume, (from, to), (from, to), None, Some(request), false);
-    }
-
-    pub(crate) fn zeroes_arrived(&mut self, request: u32, no_hole: bool, fast: bool) {
-        let state = &self.requests[request];
-        let (volume, start, end) = (state.volume, state.start, state.end);
-        let spec = &self.volume(volume).spec;
-        let punch = spec.sparse && spec.can_punch && !no_hole;
-        let (unit, least) = if punch { (PUNCH_UNIT, PUNCH_UNIT) } else { (BLOCK, ZERO_RANGE_MIN) };
-        let (from, to) = (start.next_multiple_of(unit), end / unit * unit);
-        let by_range = (punch || spec.can_zero) && from < to && to - from >= least && self.may_zero(volume);
-        if fast && !by_range && start < end {
-            self.requests[request].error = Some(Errno::NotSupported);
-            return self.finish(request);
-        }
-        if by_range {
-            let state = &mut self.requests[request];
-            state.skip = (from, to);
-            state.flush_first = true;
-            (state.active, state.zeroes_range) = (state.active + 1, true);
-            // Its place covers the whole request: the ends are zeroed after the device has done its part, and only
-            // then.
-            let op = if punch { Op::Punch } else { Op::Zero };
-            self.range_arrived(volume, (start, end), (from, to), Some(op), Some(request), fast);
-        }
-        self.go_on(request);
-    }
-
-    /// Writes the parts of a WRITE_ZEROES that are not left to the device, one piece at a time, because a piece that
-    /// waits for frames may be cut. True if the step is spent and the rest is put off: the request is on the agenda
-    /// then.
-    pub(crate) fn zero_on(&mut self, request: u32) -> bool {
-        while self.requests[request].active <= u32::from(self.requests[request].zeroes_range) {
-            if self.work.is_spent() && self.requests[request].upcoming().is_some() {
-                self.agenda.push_back(Todo::Request(request));
-                return true;
-            }
-            let Some((start, end)) = self.requests[request].next_piece() else { break };
-            self.requests[request].active += 1;
-            let volume = self.requests[request].volume;
-            let piece = self.open_piece(request, start, end);
-            self.reserve_or_wait(volume, piece);
-        }
-        false
-    }
-
     pub(super) fn range_arrived(
         &mut self,
         volume: VolumeId,

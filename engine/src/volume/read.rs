@@ -68,6 +68,7 @@ impl Volumes {
             let piece = self.open_piece(request, start, end);
             let tenant = self.tenant_of(volume);
             if kind == Kind::Read {
+                self.client(conn).stalled_since = None;
                 let frames = self.pieces[piece].blocks() as u32;
                 self.client(conn).reading += frames;
                 self.cache.partition_mut(tenant).unsent += frames;
@@ -111,9 +112,8 @@ impl Volumes {
     fn stall(&mut self, request: u32) {
         let (conn, now) = (self.requests[request].conn, self.now);
         let connection = self.client(conn);
-        if connection.stalled.is_empty() {
-            connection.stalled_since = now;
-        }
+        // One that was tried again in vain has waited since the first time.
+        connection.stalled_since.get_or_insert(now);
         connection.stalled.push_back(request);
         let tenant = self.tenant_of(self.requests[request].volume);
         self.cache.partition_mut(tenant).throttled = true;
