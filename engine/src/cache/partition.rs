@@ -356,18 +356,18 @@ impl Cache {
         self.partition_mut(tenant).stirred = true;
     }
 
-    /// Frees up to `most` frames that are above the tenant's target. True if more remain to be freed.
-    pub(crate) fn shed(&mut self, tenant: TenantId, most: u32) -> bool {
-        for _ in 0..most {
+    /// Frees up to `most` frames that are above the tenant's target. How many, and whether more remain to be freed.
+    pub(crate) fn shed(&mut self, tenant: TenantId, most: u32) -> (u32, bool) {
+        for freed in 0..most {
             let partition = self.partition(tenant);
             if partition.used <= partition.target {
-                return false;
+                return (freed, false);
             }
             if !self.evict(tenant) {
-                return true;
+                return (freed, true);
             }
         }
-        true
+        (most, true)
     }
 
     /// Drops clean blocks whose frames are above the limit, among the next [`RETIRE_BLOCKS`] blocks. True if frames

@@ -46,9 +46,10 @@ impl Front {
         }
         let stats = volumes.volume_mut(volume).counters.of(kind);
         stats.requests += 1;
-        stats.bytes += bytes;
         stats.errors += u64::from(error.is_some());
         if error.is_none() {
+            // One that is refused may claim any length.
+            stats.bytes += bytes;
             let tenant = volumes.tenant_of(volume);
             volumes.route.disk.delivered(volumes.now, tenant, bytes);
         }

@@ -478,7 +478,7 @@ impl Offload {
 
     /// Whether nothing is in stores any more after [`Offload::end`].
     pub(crate) fn is_over(&self) -> bool {
-        let is_busy = |store: &Store| store.superblock.is_some() || !store.appends.is_empty();
+        let is_busy = |store: &Store| store.superblock.is_some() || !store.appends.is_empty() || store.reads > 0;
         self.is_ending && !self.any_versions() && !self.stores.iter().any(is_busy)
     }
 

@@ -26,6 +26,14 @@ pub(crate) struct Reclaim {
     pub(super) number: u64,
 }
 
+#[cfg(test)]
+impl Reclaim {
+    /// Of no version.
+    pub(crate) fn of(volume: VolumeKey, start: u64, end: u64) -> Reclaim {
+        Reclaim { volume, start, end, number: 0 }
+    }
+}
+
 /// A search for the oldest version of which something holds. It looks at a bounded number at a time.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Search {

@@ -83,6 +83,14 @@ impl Recovered {
         let (records, found, deleted, remembered) = Default::default();
         Recovered { superblock, end: 0, records, found, deleted, remembered }
     }
+
+    /// An empty log that a process has used.
+    #[cfg(test)]
+    pub(crate) fn used(log: u128, capacity: u64) -> Recovered {
+        let mut recovered = Recovered::format(log, capacity);
+        recovered.superblock.epoch = 1;
+        recovered
+    }
 }
 
 #[derive(Debug)]

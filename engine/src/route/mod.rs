@@ -299,6 +299,18 @@ impl Route {
         Some((parent, served, result))
     }
 
+    /// The volume for which its own target, the disk or its server, answers this request. `None` for records of stores,
+    /// and for a transfer that ends for other reasons than an answer of that target: stores took it, or did not.
+    pub(crate) fn asked_of(&self, io: IoId) -> Option<VolumeId> {
+        let Slot { purpose, is_elsewhere, .. } = *self.disk.slot(io);
+        let target = self.disk.slot(io).io.volume;
+        match (purpose, self.upstreams.get(target)) {
+            (Purpose::Log(..), _) => None,
+            (_, Some(leg)) => Some(leg.volume),
+            (_, None) => (!is_elsewhere).then_some(target),
+        }
+    }
+
     /// Frees the entry of a transfer.
     pub(crate) fn forget(&mut self, io: IoId) {
         self.disk.forget(io);

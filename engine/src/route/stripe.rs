@@ -145,13 +145,6 @@ impl Route {
         self.upstreams[leg].volume
     }
 
-    /// The striped volume of which a transfer has this part, if it is one.
-    pub(crate) fn is_part_of(&self, io: IoId) -> Option<VolumeId> {
-        let slot = self.disk.slot(io);
-        let volume = self.upstreams.get(slot.io.volume).filter(|_| slot.parent.is_some())?.volume;
-        self.stripes.contains(volume).then_some(volume)
-    }
-
     /// A session of an upstream has begun. Whether each of its volume has had one by now.
     pub(crate) fn reached(&mut self, leg: VolumeId) -> bool {
         self.upstreams[leg].is_reached = true;

@@ -128,7 +128,8 @@ impl Volumes {
                 }
                 self.poke(volume);
             }
-            // If it failed, the data that it should cover is lost: `device_flush_failed` has recorded that.
+            // If the disk failed it, the data that it should cover is lost: `device_flush_failed` has recorded that. If
+            // it waited for stores for too long, the next flush covers that data.
             FlushFor::Opening => self.poke(volume),
         }
     }

@@ -4,10 +4,13 @@ use super::lifecycle::DROP_UNITS;
 use super::{Timer, Todo, Volumes, Waiting};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::Nanos;
+use crate::units::{MILLISECOND, Nanos};
 
 /// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
+/// Period in which frames are looked for where all were in use: those of dirty blocks, and of replies that clients do
+/// not read, will hardly be free a millisecond later, and a search in vain passes over all of a partition's blocks.
+const IN_USE_STEP_NS: Nanos = 100 * MILLISECOND;
 
 impl Volumes {
     /// Creates a tenant, or changes its settings. Returns the cache size that it had requested before.
@@ -64,19 +67,21 @@ impl Volumes {
         let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
         tenants.into_iter().for_each(|id| self.cache.partition_mut(id).stirred = true);
         let over: Vec<_> = self.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
-        let mut more = false;
+        let (mut freed, mut more) = (0, false);
         let each = (SHED_FRAMES / over.len().max(1) as u32).max(1);
         for &tenant in &over {
-            more |= self.cache.shed(tenant, each);
+            let (count, remain) = self.cache.shed(tenant, each);
+            (freed, more) = (freed + count, more || remain);
             self.pass_evicted();
             self.charge(tenant, DROP_UNITS * each);
         }
         self.poke_tenants(&over);
-        more |= self.cache.retire_frames();
-        if more {
+        let retires = self.cache.retire_frames();
+        if more || retires {
+            let step = if freed == 0 && !retires { step.max(IN_USE_STEP_NS) } else { step };
             self.timers.wake_at(Timer::Frames, self.now + step);
         }
-        !more
+        !(more || retires)
     }
 }
 

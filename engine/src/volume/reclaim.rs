@@ -171,3 +171,95 @@ impl Volumes {
         state.reclaim_frames -= blocks;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ConnId, TenantId, VolumeKey};
+    use crate::nbd::wire::command;
+    use crate::offload::{Initial, Map, Past, Recovered, STORE_BYTES_MIN, Settings, Setup, log_bytes};
+    use crate::spec::{TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
+    use crate::volume::rig::{Rig, VOLUME};
+
+    const KEY: VolumeKey = VolumeKey(7);
+
+    /// A copy of the first block of the volume is on its way to the base.
+    fn copying() -> Rig {
+        let mut rig = Rig::new();
+        rig.event(|volumes| {
+            let (tenant, mut frames) = (volumes.tenant_of(VOLUME), Vec::new());
+            assert!(volumes.take_frames(tenant, 1, &mut frames));
+            let id = volumes.copies.take();
+            volumes.copies[id] = Copying { reclaim: Some(Reclaim::of(KEY, 0, BLOCK)), frames };
+            let state = volumes.volume_mut(VOLUME);
+            (state.reclaims, state.reclaim_frames, state.reclaim_writing) = (1, 1, 1);
+            state.device_requests += 1;
+            let io = volumes.prepare_copy(VOLUME, id, Op::Write { durable: true });
+            volumes.route.submit_home(volumes.now, io);
+        });
+        rig
+    }
+
+    /// The disk may have dropped it: the stores must keep the content.
+    #[test]
+    fn a_copy_during_which_a_flush_failed_is_made_again() {
+        let mut rig = copying();
+        rig.complete(0, Ok(()));
+        assert_eq!((rig.volumes.volume(VOLUME).reclaims, rig.volumes.volume(VOLUME).reclaim_at), (0, 0));
+        let mut rig = copying();
+        rig.ask(1, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [Op::Write { durable: true }, Op::Flush]);
+        rig.complete(1, Err(Errno::Io));
+        rig.complete(0, Ok(()));
+        assert_eq!(rig.volumes.volume(VOLUME).reclaim_at, rig.now + RETRY_NS, "it was not trusted");
+    }
+
+    /// A flush that waits for stores never reaches the disk: that it fails says nothing about what the disk has.
+    #[test]
+    fn a_flush_that_waits_too_long_for_stores_loses_nothing() {
+        let (volume, store, far) = (VolumeId(1), VolumeId(2), TenantId(1));
+        let mut rig = Rig::new();
+        rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
+        let size = STORE_BYTES_MIN;
+        let upstream = UpstreamSpec {
+            name: "log".into(),
+            size,
+            volume: None,
+            client: "server".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+            is_leased: false,
+            tiers: Tiers::Lru,
+        };
+        rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(store, far, size) });
+        let setup = Setup {
+            settings: Settings::DEFAULT,
+            past: Past::default(),
+            stores: vec![(store, Initial::Scanned(Box::new(Recovered::used(1, log_bytes(size).unwrap())), 0))],
+            volumes: vec![KEY],
+            map: Map::default(),
+        };
+        rig.event(|volumes| volumes.start_offload(setup)).expect("no off-load yet");
+        let wait = |rig: &mut Rig| {
+            for _ in 0..7 {
+                rig.wait(10 * SECOND);
+                rig.event(Volumes::heed_others);
+            }
+        };
+        let spec = VolumeSpec::plain(volume, TenantId(0), 4 << 20);
+        rig.open_volume(VolumeSpec { unflushed: true, offload: Some(KEY), ..spec });
+        rig.attach(ConnId(2), volume);
+        rig.ask_as(ConnId(2), 1, command::FLUSH, 0, 0, 0);
+        assert_eq!((rig.ops(), rig.answer(1)), (Vec::new(), None), "they wait for the store");
+        wait(&mut rig);
+        assert_eq!(rig.answer(1), None, "the flush of the client begins when that of the start has failed");
+        assert!(!rig.volumes.volume(volume).flushes.lost);
+        wait(&mut rig);
+        assert_eq!((rig.answer(1), rig.volumes.volume(volume).flushes.lost), (Some(Errno::Io as u32), false));
+    }
+}

@@ -210,10 +210,10 @@ impl Volumes {
     /// A device request is complete.
     pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
-        if let Some(volume) = self.route.is_part_of(io)
-            && is_failed_flush(self.route.slot(io).io.op, result)
+        if is_failed_flush(self.route.slot(io).io.op, result)
+            && let Some(volume) = self.route.asked_of(io)
         {
-            // At once: another flush may succeed before the last part has ended.
+            // At once: another flush may succeed before the last part of a transfer has ended.
             self.device_flush_failed(volume);
         }
         let Some((io, served, result)) = self.route.done(self.now, since, io, result) else { return };
@@ -261,16 +261,17 @@ impl Volumes {
         if parts.len() > PARTS_INCLUDED {
             self.charge(tenant, WRITE_UNITS * parts.len() as u32);
         }
-        if is_failed_flush(op, result) {
-            self.device_flush_failed(volume);
-        }
         match purpose {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
             Purpose::WriteBack => self.written(io, &parts, result, trusted),
             Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
-            Purpose::Reclaim(id) => self.copied(volume, id, op, result),
+            Purpose::Reclaim(id) => {
+                // The stores delete what is home, so a copy that the base may have dropped is made again.
+                let is_doubted = matches!(op, Op::Write { .. }) && !trusted && !planted!(InFlightWriteTrusted);
+                self.copied(volume, id, op, if is_doubted { result.and(Err(Errno::Io)) } else { result });
+            }
             Purpose::Log(..) => unreachable!("a record is no transfer of a volume"),
         }
         self.route.slot_mut(io).parts = parts;
