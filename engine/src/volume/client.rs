@@ -77,7 +77,7 @@ pub(crate) struct Client {
     pub(crate) exclusive: Option<u32>,
     /// Reads that continue when enough of the replies is sent.
     pub(crate) stalled: VecDeque<u32>,
-    /// When the first of them began to wait.
+    /// Since when the first of them has waited for others than its own client.
     pub(crate) stalled_since: Option<Nanos>,
     /// Bytes of replies that are not sent yet.
     pub(crate) unsent: u64,
