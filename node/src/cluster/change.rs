@@ -107,8 +107,7 @@ impl Cluster {
             let runs = |server: &&Name| image.alive.contains_key(*server);
             let servers: BTreeSet<Name> = servers.filter(runs).cloned().collect();
             let what = What::Create { volume: planned.volume.clone(), request: Box::new(request.clone()) };
-            let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers);
-            let proposed = proposed.await.map_err(down)?;
+            let proposed = self.propose(&etcd, &image, (&name, what), planned.schedule.clone(), servers).await?;
             // Somebody else was faster.
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "created").await?;
@@ -172,7 +171,7 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Delete { uuid: volume.uuid, force };
-            let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await.map_err(down)?;
+            let proposed = self.propose(&etcd, &image, (name, what), schedule, here).await?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "deleted").await?;
             let later: Vec<Name> = volume.holders().filter(|server| away.contains(*server)).cloned().collect();
@@ -332,20 +331,20 @@ impl Cluster {
         (volume, what): (&Name, What),
         schedule: Schedule,
         servers: BTreeSet<Name>,
-    ) -> Result<Option<(Change, i64)>, EtcdError> {
-        let lease = etcd.lease(self.settings.change_timeout).await?;
+    ) -> Result<Option<(Change, i64)>, Unproposed> {
+        let lease = etcd.lease(self.settings.change_timeout).await.map_err(Unproposed::Never)?;
         let change = Change { id: Uuid::new_v4(), lease, volume: volume.clone(), what, schedule, servers };
         let keys = ["change".to_owned(), "schedule".to_owned(), format!("volumes/{volume}")];
         let running = change.servers.iter().map(|server| etcd.exists(&format!("alive/{server}")));
         let when = keys.iter().map(|key| etcd.unchanged(image, key)).chain(running).collect();
-        let proposed = etcd.transact(when, vec![etcd.put("change", &change, Some(lease))]).await?;
-        match proposed {
+        let proposed = etcd.transact(when, vec![etcd.put("change", &change, Some(lease))]).await;
+        match proposed.map_err(|error| Unproposed::Perhaps(of(&change), error))? {
             Some(revision) => {
                 failpoint("proposed");
                 Ok(Some((change, revision)))
             }
             None => {
-                etcd.end_lease(lease).await?;
+                etcd.end_lease(lease).await.map_err(Unproposed::Never)?;
                 Ok(None)
             }
         }
@@ -358,10 +357,7 @@ impl Cluster {
         proposed: i64,
         doing: &'static str,
     ) -> Result<(), ClusterError> {
-        let of = match &change.what {
-            What::Remove { server, .. } => format!("server '{server}'"),
-            _ => format!("volume '{}'", change.volume),
-        };
+        let of = of(change);
         let undone = |why: String| ClusterError::Undone { of: of.clone(), doing, why };
         let until = Instant::now() + self.settings.change_timeout + GRACE;
         let mut images = self.image.subscribe();
@@ -435,15 +431,52 @@ pub(super) fn other_change(image: &Image) -> Option<Name> {
     image.change.as_ref().map(|change| change.volume.clone())
 }
 
+/// Why it is not known that a change was proposed.
+pub(super) enum Unproposed {
+    /// It was not.
+    Never(EtcdError),
+    /// There was no answer. What it is of: the servers may go on with it.
+    Perhaps(String, EtcdError),
+}
+
+impl From<Unproposed> for ClusterError {
+    fn from(unproposed: Unproposed) -> ClusterError {
+        match unproposed {
+            Unproposed::Never(error) => down(error),
+            Unproposed::Perhaps(of, error) => ClusterError::Lost { of, doing: "changed", why: error.to_string() },
+        }
+    }
+}
+
+impl From<Unproposed> for EtcdError {
+    fn from(unproposed: Unproposed) -> EtcdError {
+        match unproposed {
+            Unproposed::Never(error) | Unproposed::Perhaps(_, error) => error,
+        }
+    }
+}
+
+/// What a change is of, in words.
+fn of(change: &Change) -> String {
+    match &change.what {
+        What::Remove { server, .. } => format!("server '{server}'"),
+        _ => format!("volume '{}'", change.volume),
+    }
+}
+
 fn is_committed(change: &Change, image: &Image) -> bool {
     match &change.what {
         What::Create { volume, .. } => image.volumes.get(&change.volume).is_some_and(|known| known.uuid == volume.uuid),
         What::Delete { uuid, .. } => {
             image.volumes.get(&change.volume).is_none_or(|known| known.uuid != *uuid || known.deleting)
         }
-        What::Update { .. } | What::Retime | What::Remove { .. } | What::Unknown(_) => {
-            image.schedule().version >= change.schedule.version
-        }
+        // The version alone does not tell: the next change has that of one that was undone.
+        What::Update { volume } => image
+            .volumes
+            .get(&change.volume)
+            .is_some_and(|known| (known.uuid, known.size, &known.share) == (volume.uuid, volume.size, &volume.share)),
+        What::Remove { server, uuid } => image.members.get(server).is_none_or(|known| known.uuid != *uuid),
+        What::Retime | What::Unknown(_) => image.schedule().version >= change.schedule.version,
     }
 }
 

@@ -78,6 +78,14 @@ impl Cluster {
             Task::Update(name) => {
                 let Some(volume) = image.volumes.get(name) else { return Ok(()) };
                 let (share, sizes) = (volume.share.clone(), (volume.member_size, volume.size));
+                let parts = self.state().disk.as_ref().map(|(disk, _)| self.control.parts(disk)).transpose();
+                let grows = |parts: &BTreeMap<Name, PartFacts>| {
+                    parts.get(name).is_some_and(|here| here.part.size < volume.size)
+                };
+                if parts?.as_ref().is_some_and(grows) {
+                    // One that came since the change was acknowledged knows the old size.
+                    self.check_unused(name).await?;
+                }
                 self.control.update_part(name, share, sizes).await.map_err(|error| of("changed", name, error))?;
                 info!(volume = %name, share = %volume.share, size = volume.size, "the part is as the volume is now");
                 failpoint("updated");

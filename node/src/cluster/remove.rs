@@ -143,7 +143,7 @@ impl Cluster {
             let schedule = Schedule { version: image.next_version(), ..schedule };
             // All that run: one of an earlier release could not read the cluster afterwards, and refuses.
             let servers: BTreeSet<Name> = image.alive.keys().cloned().collect();
-            let proposed = self.propose(&etcd, &image, (server, what), schedule, servers).await.map_err(down)?;
+            let proposed = self.propose(&etcd, &image, (server, what), schedule, servers).await?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "removed").await?;
             warn!(%server, parts, "a server is removed from the cluster, and its parts of volumes are lost");

@@ -29,6 +29,8 @@ const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
 /// milliseconds.
 const AHEAD: Duration = Duration::from_millis(500);
+/// How far ahead a schedule may begin, besides two rounds: some changes, each of which begins after the one before.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Why a server has not joined that is about to.
 const JOINING: &str = "it is joining";
@@ -113,7 +115,9 @@ impl Cluster {
         self.tell((etcd, lease), image, self.alive(image, &disk, &facts), told).await?;
         self.decide(etcd, image).await?;
         for (name, uuid) in finished(image) {
-            let then = vec![etcd.remove(&format!("volumes/{name}")), etcd.remove_below(&format!("gone/{uuid}/"))];
+            let keys = [format!("volumes/{name}"), format!("epochs/{uuid}")];
+            let then = keys.iter().map(|key| etcd.remove(key)).chain([etcd.remove_below(&format!("gone/{uuid}/"))]);
+            let then = then.collect();
             if etcd.transact(vec![etcd.unchanged(image, &format!("volumes/{name}"))], then).await?.is_some() {
                 info!(volume = %name, "deleted on all its servers");
             }
@@ -266,6 +270,8 @@ impl Cluster {
                     warn!(of = %change.volume, "a change of the cluster is undone: {why}");
                 }
             }
+            // The time when it begins is that of the server that commits it.
+            Decision::Commit if !self.may_announce(image) => {}
             Decision::Commit => {
                 let key = format!("volumes/{}", change.volume);
                 let before = image.volumes.get(&change.volume);
@@ -301,14 +307,24 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Whether this server's clock is synchronised, or no server's is.
+    fn may_announce(&self, image: &Image) -> bool {
+        self.state().clock.good || !image.alive.values().any(|it| it.clock.good)
+    }
+}
+
 /// The schedule of a change, with the time when it begins: late enough for all servers to know of it, and after the one
 /// before, even if that has not begun yet. With the same round it begins a whole number of rounds after that one. So a
 /// server that does not hear of it has the slots that did not move at the same time as the others.
+///
+/// One before that begins much later than any that was announced by a right clock is not waited for.
 fn announced(change: &Change, before: &Schedule) -> Schedule {
-    let now = clock::now_ns().max(before.begins_ns);
+    let now = clock::now_ns();
     let rounds = 2 * before.round_ns.max(change.schedule.round_ns);
-    let soonest = now + rounds + AHEAD.as_nanos() as u64;
-    let begins_ns = match before.round_ns == change.schedule.round_ns {
+    let is_sound = before.begins_ns <= now + rounds + SOON.as_nanos() as u64;
+    let soonest = if is_sound { now.max(before.begins_ns) } else { now } + rounds + AHEAD.as_nanos() as u64;
+    let begins_ns = match is_sound && before.round_ns == change.schedule.round_ns {
         true => before.begins_ns + (soonest - before.begins_ns).next_multiple_of(before.round_ns),
         false => soonest,
     };
@@ -336,5 +352,16 @@ mod tests {
         assert_eq!((begins_ns - before.begins_ns) % before.round_ns, 0);
         assert!((soonest..soonest + AHEAD.as_nanos() as u64 + 2 * before.round_ns).contains(&begins_ns));
         assert!(announced(2 * before.round_ns) > soonest);
+    }
+
+    #[test]
+    fn a_schedule_of_a_clock_that_is_hours_ahead_is_not_waited_for() {
+        let hour_ns = 3_600_000_000_000;
+        let before = Schedule { version: 3, begins_ns: clock::now_ns() + 2 * hour_ns, ..Schedule::default() };
+        let schedule = Schedule { version: 4, ..before.clone() };
+        let (id, volume) = (Uuid::nil(), "v".parse().expect("a name"));
+        let change = Change { id, lease: 0, volume, what: What::Retime, schedule, servers: Default::default() };
+        let begins_ns = super::announced(&change, &before).begins_ns;
+        assert!(begins_ns > clock::now_ns() && begins_ns < clock::now_ns() + hour_ns, "{begins_ns}");
     }
 }

@@ -80,7 +80,7 @@ impl Cluster {
                 return Err(ClusterError::Away(away.clone()));
             }
             let what = What::Update { volume };
-            let proposed = self.propose(&etcd, &image, (name, what), schedule, servers).await.map_err(down)?;
+            let proposed = self.propose(&etcd, &image, (name, what), schedule, servers).await?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "changed").await?;
             return Ok(change.schedule);

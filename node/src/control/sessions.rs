@@ -92,7 +92,8 @@ impl Control {
     pub async fn claim(&self, target: &Target, claim: &Claim, may_write: bool) -> Result<Lease, Refused> {
         let (_, name, _) = self.claimed(target)?;
         if let (true, Some(part)) = (claim.leased, target.part) {
-            self.check_issued(&name, part, claim)?;
+            let recorded = self.last_epoch(target).await? >> COUNTED_BITS;
+            self.check_issued(&name, (part, recorded), claim)?;
         }
         self.admit_client(target, may_write, |sessions| sessions.enter(claim, may_write)).await
     }
@@ -109,8 +110,9 @@ impl Control {
         Ok((running.store.clone(), name.clone(), volume.spec.as_ref().ok_or(Refused::Closed)?.uuid))
     }
 
-    /// Refuses a claim if its epoch is below the one that the cluster has issued last.
-    fn check_issued(&self, name: &Name, part: Uuid, claim: &Claim) -> Result<(), Refused> {
+    /// Refuses a claim if its epoch is below the one that the cluster has issued last. If etcd was restored from a
+    /// backup it may have issued more than it knows: the `recorded` epoch of the part, for one.
+    fn check_issued(&self, name: &Name, (part, recorded): (Uuid, u64), claim: &Claim) -> Result<(), Refused> {
         let issued = self.issued.lock().expect("no one panics while holding it");
         let issued = issued.as_ref().ok_or_else(|| Refused::NoEpochs(name.clone()))?;
         let (issued, epoch) = (issued.get(&part).copied().unwrap_or(0), claim.epoch >> COUNTED_BITS);
@@ -118,7 +120,11 @@ impl Control {
             return Err(Refused::Outdated { volume: name.clone(), client: claim.client.clone(), issued });
         }
         // It may be new: etcd tells within milliseconds.
-        if epoch > issued { Err(Refused::NotIssued { volume: name.clone(), epoch, issued }) } else { Ok(()) }
+        if epoch > issued.max(recorded) {
+            Err(Refused::NotIssued { volume: name.clone(), epoch, issued })
+        } else {
+            Ok(())
+        }
     }
 
     /// Sets the epochs that the cluster has issued.
