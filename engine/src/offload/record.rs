@@ -9,13 +9,14 @@
 //! remainder. A record never crosses the end of the log: padding precedes it there.
 //!
 //! A record is valid if its header has the identity of the log, the expected epoch, number and position, its writes are
-//! whole sectors, and both checksums are right. What lies beyond the newest record is arbitrary: older records, or data
-//! of clients that looks like one. It has another epoch, number or position.
+//! whole sectors that a volume can have and fill it, and both checksums are right. What lies beyond the newest record
+//! is arbitrary: older records, or data of clients that looks like one. It has another epoch, number or position.
 //!
 //! Source: Everest, section 3.1; one header for several writes, numbers instead of random epoch IDs, and links between
 //! epochs are ours.
 
 use super::log::{EPOCH_BITS, Link};
+use super::versions::POSITION_BITS;
 use crate::units::SECTOR;
 
 /// Bytes of a header: a sector, the unit that a disk writes as a whole.
@@ -45,6 +46,11 @@ const SUPER_FIELDS: usize = 96;
 const NOTES_AT: usize = SUPER_FIELDS + LINKS_MAX * 32;
 const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"AEROLOG1");
 const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"AEROSTO1");
+/// Positions of a superblock are below it. Those above it that can be packed are for what is appended later: more than
+/// any disk writes in a year.
+const POSITION_MAX: u64 = 1 << (POSITION_BITS - 1);
+/// Epochs and counters of superblocks are below it, so that the next ones are numbers, too.
+const COUNTED_MAX: u64 = 1 << 63;
 /// Where the checksum of a header or a superblock is.
 const SUM_AT: usize = 68;
 /// Where the checksum of a record's data is.
@@ -283,7 +289,25 @@ impl Superblock {
         bytes
     }
 
-    /// The superblock of a place; `None` if it has none, or only a part of one.
+    /// Whether a client can have written it. A server of somebody else may return anything.
+    fn is_possible(&self) -> bool {
+        let is_position = |at: u64| at < POSITION_MAX && at.is_multiple_of(SECTOR);
+        // A record has a sector at least.
+        let is_start = |at: u64, number: u64| is_position(at) && number <= at / SECTOR;
+        let (mut behind, count) = (0, self.links.len());
+        let are_ascending = (1..).zip(&self.links).all(|(nth, link)| {
+            let is_behind = behind <= link.start && link.start <= link.end;
+            behind = link.end;
+            let is_end = is_position(link.end) || nth == count && link.end == u64::MAX;
+            is_behind && is_end && is_start(link.start, link.number)
+        });
+        are_ascending
+            && is_start(self.tail, self.tail_number)
+            && self.links.first().is_none_or(|first| self.tail <= first.end)
+            && self.epoch.max(self.counter) < COUNTED_MAX
+    }
+
+    /// The superblock of a place; `None` if it has none, only a part of one, or one that no client writes.
     pub(super) fn decode(bytes: &SuperblockBytes) -> Option<Superblock> {
         let [count, deleted, remembered] = [56, 60, 80].map(|at| u32_at(bytes, at) as usize);
         let are_possible = count <= LINKS_MAX && deleted.saturating_add(remembered) <= NOTES_MAX;
@@ -298,7 +322,7 @@ impl Superblock {
             end: u64_at(bytes, at + 24),
         };
         let mut numbers = (NOTES_AT..SUPERBLOCK - 7).step_by(8).map(|at| u64_at(bytes, at));
-        Some(Superblock {
+        let superblock = Superblock {
             log: u128::from_le_bytes(get(bytes, 8)),
             capacity: u64_at(bytes, 24),
             counter: u64_at(bytes, 32),
@@ -308,7 +332,8 @@ impl Superblock {
             links: (SUPER_FIELDS..).step_by(32).take(count).map(link).collect(),
             deleted: numbers.by_ref().take(deleted).collect(),
             remembered: numbers.take(remembered).collect(),
-        })
+        };
+        superblock.is_possible().then_some(superblock)
     }
 }
 
@@ -377,6 +402,45 @@ mod tests {
             superbytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Superblock::decode(&superbytes), None, "bit {bit}");
             superbytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn superblocks_that_no_client_writes_are_none() {
+        let link = |start, end| Link { epoch: 1, start, number: 0, end };
+        let good = Superblock {
+            log: 1,
+            capacity: 1 << 20,
+            epoch: 9,
+            counter: 5,
+            tail: 1024,
+            tail_number: 2,
+            links: vec![link(512, 4096), link(8192, u64::MAX)],
+            deleted: Vec::new(),
+            remembered: Vec::new(),
+        };
+        let is_taken = |superblock: &Superblock| Superblock::decode(&superblock.encode()).is_some();
+        assert!(is_taken(&good));
+        let links = |links: &[Link]| Superblock { links: links.to_vec(), ..good.clone() };
+        let end = u64::MAX;
+        for bad in [
+            Superblock { tail: 1 << 57, ..links(&[]) },
+            Superblock { tail: POSITION_MAX, ..links(&[]) },
+            Superblock { tail: 1025, ..good.clone() },
+            Superblock { tail: 4608, ..good.clone() },
+            Superblock { tail_number: 3, ..good.clone() },
+            Superblock { epoch: u64::MAX, ..good.clone() },
+            Superblock { counter: u64::MAX, ..good.clone() },
+            links(&[link(512, 4096), link(8200, end)]),
+            links(&[link(512, 4100), link(8192, end)]),
+            links(&[link(512, 4096), link(3584, end)]),
+            links(&[link(4096, 512), link(8192, end)]),
+            links(&[link(512, end), link(8192, end)]),
+            links(&[link(512, 4096), link(1 << 57, end)]),
+            links(&[link(512, 4096), link(8192, 1 << 57)]),
+            links(&[link(512, 4096), Link { number: 17, ..link(8192, end) }]),
+        ] {
+            assert!(!is_taken(&bad), "{bad:?}");
         }
     }
 

@@ -219,6 +219,11 @@ impl Scan {
             found = self.decode(&next, link, gap).map(|header| (header, next, gap));
         }
         let Some((header, bytes, gap)) = found else { return self.ends(link) };
+        // The head does not pass the tail: whatever the store returns, the scan ends.
+        let tail = self.superblock.as_ref().expect("superblocks are read first").tail;
+        if self.at + gap + header.bytes - tail > self.capacity {
+            return Err(Unusable::Damaged(self.at));
+        }
         let past = (gap + header.bytes) as usize;
         if self.rest().len() < past {
             return Ok(false);
@@ -262,8 +267,12 @@ impl Scan {
                 && header.bytes <= link.end.saturating_sub(at)
         };
         let header = Header::decode(bytes).filter(is_expected)?;
-        let are_possible = |count| record::writes(bytes, count).all(|it| is_possible(it.start, u64::from(it.len)));
-        (header.kind != Kind::Writes || are_possible(header.count)).then_some(header)
+        let writes = || record::writes(bytes, header.count).map(|it| (it.start, u64::from(it.len)));
+        let are_possible = || {
+            let data: u64 = writes().map(|(_, len)| len).sum();
+            HEADER as u64 + data == header.bytes && writes().all(|(start, len)| is_possible(start, len))
+        };
+        (header.kind != Kind::Writes || are_possible()).then_some(header)
     }
 
     /// There is no valid record: the present epoch ends here.
@@ -294,5 +303,77 @@ impl Scan {
         let superblock = self.superblock.ok_or(Unusable::NoLog)?;
         let Scan { at: end, records, found, deleted, remembered, .. } = self;
         Ok(Recovered { superblock, end, records, found, deleted, remembered })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: u128 = 7;
+    const EPOCH: u64 = 1 << 16;
+    const CAPACITY: u64 = 16 << 20;
+    const GOOD: (u64, u32) = (4096, 512);
+
+    /// The scan of a log whose only epoch is the present one, and has records from the beginning on.
+    fn scan() -> Scan {
+        let links = vec![Link { epoch: EPOCH, start: 0, number: 0, end: u64::MAX }];
+        let superblock = Superblock { epoch: EPOCH, links, ..Recovered::format(LOG, CAPACITY).superblock };
+        let mut bytes = vec![0; LOG_STARTS as usize];
+        bytes[..SUPERBLOCK].copy_from_slice(&superblock.encode());
+        let mut scan = Scan::new(LOG, CAPACITY);
+        scan.read(&bytes).unwrap();
+        scan
+    }
+
+    /// A valid record of writes: of these ranges, with so many bytes of data.
+    fn record(number: u64, at: u64, ranges: &[(u64, u32)], data: usize) -> Vec<u8> {
+        let stored = |&(start, len)| Stored { version: number + 1, key: 3, start, len, copies: 1 };
+        let (bytes, count) = ((HEADER + data) as u64, ranges.len());
+        let header = Header { log: LOG, epoch: EPOCH, number, at, bytes, kind: Kind::Writes, count, data_sum: 0 };
+        let (mut head, data, mut sum) = ([0; HEADER], vec![1; data], Sum::default());
+        record::encode_writes(header, ranges.iter().map(stored), &mut head);
+        sum.add(&data);
+        record::seal(&mut head, sum.value());
+        [&head[..], &data].concat()
+    }
+
+    /// The writes that are found in a log that begins with these bytes.
+    fn found(mut bytes: Vec<u8>) -> Vec<(u64, u32)> {
+        bytes.resize(READ_BYTES as usize, 0);
+        let mut scan = scan();
+        while scan.wants().is_some() {
+            scan.read(&bytes).unwrap();
+            bytes.fill(0);
+        }
+        scan.finish().unwrap().found.iter().map(|found| (found.stored.start, found.stored.len)).collect()
+    }
+
+    #[test]
+    fn records_that_no_client_writes_are_none() {
+        assert_eq!(found(record(0, 0, &[GOOD, GOOD], 1024)), [GOOD, GOOD]);
+        let end = crate::units::VOLUME_BYTES_MAX;
+        assert_eq!(found(record(0, 0, &[(end - 512, 512)], 512)), [(end - 512, 512)]);
+        for bad in [(4096, 0), (end, 512), (end - 512, 1024), (u64::MAX - 511, 512)] {
+            let data = 512 + bad.1 as usize;
+            assert_eq!(found(record(0, 0, &[GOOD, bad], data)), [], "{bad:?}");
+        }
+        // Data that is not in the record.
+        assert_eq!(found(record(0, 0, &[GOOD, GOOD], 512)), []);
+        assert_eq!(found(record(0, 0, &[GOOD], 1024)), []);
+    }
+
+    #[test]
+    fn a_log_without_end_is_damaged() {
+        let (mut scan, mut at, mut bytes) = (scan(), 0, Vec::new());
+        let error = (0..2 * CAPACITY / 1024).find_map(|number| {
+            bytes.extend(record(number, at, &[GOOD], 512));
+            at += 1024;
+            let (_, wanted) = scan.wants().expect("there are further records");
+            let is_enough = bytes.len() as u64 >= wanted;
+            is_enough.then(|| scan.read(&std::mem::take(&mut bytes)).err()).flatten()
+        });
+        assert_eq!(error, Some(Unusable::Damaged(CAPACITY)));
+        assert!(scan.records.len() as u64 <= CAPACITY / 1024);
     }
 }

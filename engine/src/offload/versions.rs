@@ -23,7 +23,7 @@ use crate::units::{SECTOR, VOLUME_BYTES_MAX};
 /// No copy.
 pub(super) const NOWHERE: u64 = u64::MAX;
 /// Bits of a position in a log; the others of a place are the store.
-const POSITION_BITS: u32 = 56;
+pub(super) const POSITION_BITS: u32 = 56;
 /// Bits of a number of sectors of a version; the others of its range are the first sector.
 const SECTORS_BITS: u32 = 10;
 /// Sectors of a version, at most.
@@ -47,10 +47,10 @@ pub(super) fn of_place(place: u64) -> (StoreId, u64) {
     (StoreId((place >> POSITION_BITS) as u8), place & ((1 << POSITION_BITS) - 1))
 }
 
-/// Whether this can be the range of a write.
+/// Whether this can be the range of a write. None is empty: the range map could not go on behind it.
 pub(super) fn is_possible(start: u64, bytes: u64) -> bool {
     let is_whole = start.is_multiple_of(SECTOR) && bytes.is_multiple_of(SECTOR);
-    is_whole && start <= VOLUME_BYTES_MAX && bytes <= SECTORS_MAX * SECTOR
+    is_whole && (1..=BYTES_MAX).contains(&bytes) && start <= VOLUME_BYTES_MAX - bytes
 }
 
 /// A write that is, or may be, in stores.
@@ -201,7 +201,8 @@ impl Versions {
         if let Some(second) = self.second_mut(id) {
             *second = NOWHERE;
         }
-        self[id] = Version { place: u64::from(self.free), ..Version::new(0, FREE, 0, 0) };
+        let place = u64::from(self.free);
+        self[id] = Version { number: 0, place, range: 0, volume: FREE.0, stores: 0, live: 0 };
         self.free = id;
         self.count -= 1;
         if self.count == 0 {
