@@ -216,6 +216,28 @@ class Offload(ServerCase):
         self.write(handle, 1)
         self.check(handle, 1)
 
+    def test_a_lost_store_that_comes_back_is_not_used(self):
+        uri, _ = self.foreign("failing")
+        fails = self.scratch / "fails"
+        self.server.cli("offload", "enable", "hdd", "--store", uri, "--base-threshold", "0", "--reclaim-depth", "1")
+        fails.touch()
+        handle = self.server.open("db")
+        self.write(handle, 0)
+        self.until("named", lambda: "the last write to it failed" in (self.shown()["stores"][0]["failure"] or ""))
+        self.server.cli("offload", "store", "remove", "hdd", uri, "--lost", "--yes")
+        before = self.shown()["written_bytes"]
+        fails.unlink()
+        # One that is not lost is opened again within 5 s.
+        time.sleep(6)
+        self.write(handle, 1)
+        shown = self.shown()
+        self.assertEqual((shown["stores"][0]["state"], shown["written_bytes"]), ("lost", before))
+        # The next start does without it.
+        self.server.kill()
+        self.server.start()
+        self.until("online", self.is_online)
+        self.check(self.server.open("db"), 1)
+
     def events(self):
         return [event["reason"] for event in self.cli("status")["events"]]
 

@@ -33,6 +33,7 @@
 mod hiding;
 mod invalid;
 mod log;
+mod lost;
 mod map;
 mod packed;
 mod ranges;

@@ -14,6 +14,8 @@ pub struct StoreStats {
     pub is_failing: bool,
     /// Whether its content is unknown.
     pub is_missing: bool,
+    /// Whether it is never opened again: [`LoseStore`](crate::control::Command::LoseStore).
+    pub is_lost: bool,
     /// Bytes whose newest content it has.
     pub offloaded_bytes: u64,
     /// Bytes of its log in use, and all.
@@ -81,6 +83,7 @@ impl Offload {
             is_open: state.is_open(),
             is_failing: state.is_failing(),
             is_missing: state.state == State::Missing,
+            is_lost: state.is_lost,
             offloaded_bytes: state.live_bytes,
             used_bytes: state.log.used(),
             log_bytes: state.log.capacity(),

@@ -107,6 +107,8 @@ pub(super) struct Store {
     pub(super) state: State,
     /// It is being emptied, or is empty, to be forgotten.
     pub(super) is_retiring: bool,
+    /// It is gone for good ([`super::lost`]): it is never opened.
+    pub(super) is_lost: bool,
     pub(super) log: Log,
     /// An earlier process has used it, and no epoch of this one has begun.
     pub(super) is_new: bool,
@@ -152,6 +154,7 @@ impl Store {
         Store {
             state,
             is_retiring: false,
+            is_lost: false,
             is_new: log.was_used(),
             log,
             pending: Turns::default(),

@@ -9,6 +9,7 @@
 //! The checks see: each planted bug, and a breach of the contract by the owner, makes some world fail.
 
 mod invalid;
+mod lost;
 mod memory;
 mod retires;
 mod stops;

@@ -121,6 +121,9 @@ impl Offload {
         if !matches!(state.state, State::Closed(at) if at <= self.now) {
             return;
         }
+        if state.is_lost {
+            return self.pass_over(store);
+        }
         state.log.advance();
         let margin = std::mem::take(&mut state.margin);
         state.log.restart((self.first_number >> COUNTER_BITS) as u32, margin);

@@ -30,7 +30,7 @@ impl World {
 }
 
 /// What is on its way to stores ends, and time passes.
-fn pass(world: &mut World) {
+pub(super) fn pass(world: &mut World) {
     while !world.tickets.is_empty() {
         world.stored();
     }
@@ -40,7 +40,7 @@ fn pass(world: &mut World) {
 }
 
 /// A write goes to stores.
-fn write(world: &mut World, units: (usize, usize), value: u64) {
+pub(super) fn write(world: &mut World, units: (usize, usize), value: u64) {
     let io = world.io();
     world.busy.insert(io, Busy::Write { units, value });
     world.units[units.0..units.1].iter_mut().for_each(|unit| unit.possible.push(value));
@@ -49,7 +49,7 @@ fn write(world: &mut World, units: (usize, usize), value: u64) {
 }
 
 /// A world whose stores have the newest content of two units.
-fn away(copies: usize) -> World {
+pub(super) fn away(copies: usize) -> World {
     let mut world = World::new(5);
     world.copies = copies;
     world.die();
@@ -66,7 +66,7 @@ fn away(copies: usize) -> World {
 }
 
 /// All writes to stores fail for ten seconds.
-fn fail_all(world: &mut World) {
+pub(super) fn fail_all(world: &mut World) {
     world.is_down.fill(true);
     // One store after the other finds out.
     if world.offload.stores.iter().any(Store::is_open) {

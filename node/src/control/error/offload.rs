@@ -57,6 +57,8 @@ pub enum OffloadRefused {
     TooFewRemain { store: StoreRef, disk: Name, remaining: usize, copies: u32 },
     #[error("store '{store}' can be reached, so it is not lost")]
     Reachable { store: StoreRef, disk: Name },
+    #[error("disk '{disk}' does not answer, so whether it uses store '{store}' is not known")]
+    Silent { store: StoreRef, disk: Name },
     #[error("off-loading of disk '{disk}' has not started: {reason}")]
     Waits { disk: Name, reason: String },
     #[error("the writes of disk '{0}' are off-loaded, and data may be in its stores only")]
@@ -100,6 +102,7 @@ impl OffloadRefused {
             | OffloadRefused::ReadOnly(_)
             | OffloadRefused::Holds(_)
             | OffloadRefused::Reachable { .. }
+            | OffloadRefused::Silent { .. }
             | OffloadRefused::TooFewRemain { .. }
             | OffloadRefused::Waits { .. }
             | OffloadRefused::Detached(_)
@@ -157,6 +160,7 @@ impl OffloadRefused {
             OffloadRefused::Reachable { store, disk } => {
                 format!("`aerogel offload store remove {disk} {store}`, without --lost, brings its data home first")
             }
+            OffloadRefused::Silent { disk, .. } => format!("try again when `aerogel disk show {disk}` has figures"),
             OffloadRefused::Waits { disk, .. } => {
                 format!(
                     "start the server of the store, or if it is gone for good: \

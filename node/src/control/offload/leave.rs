@@ -3,6 +3,7 @@
 //! ```text
 //!   remove ─► offload.toml: begun ─► RetireStore ─► its content comes home ─► the engine says that it is empty
 //!          ─► offload.toml: done ─► its volume is closed ─► its log is erased     a restart goes on from `begun`
+//!   remove --lost ─► LoseStore: it is not opened any more ─► offload.toml: lost
 //! ```
 //!
 //! The engine has the store's number until the process ends, so the entry stays in the file until the next start.
@@ -10,12 +11,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::control::Command;
+use engine::control::{Command, Refusal};
 use engine::offload::{OffloadStats, StoreId};
 use tracing::warn;
 
 use super::super::view::RemoveStore;
-use super::super::{Control, Done, Error, OffloadRefused, refusal, volumes};
+use super::super::{Control, Done, Error, OffloadRefused, Running, refusal, volumes};
 use super::Phase;
 use crate::quantity::{Name, Size};
 use crate::store::offload::{Entry, Leaving, StoreRef};
@@ -129,7 +130,8 @@ impl Control {
         Ok(())
     }
 
-    /// Does without a store that is gone for good.
+    /// Does without a store that is gone for good. It may be away for an instant only, so the engine is told first:
+    /// from then on nothing is written there that the next start would drop.
     async fn lose_store(&self, disk: &Name, store: &StoreRef) -> Result<String, Error> {
         let at = self.place_of_store(disk, store)?;
         let reachable = || OffloadRefused::Reachable { store: store.clone(), disk: disk.clone() };
@@ -144,10 +146,16 @@ impl Control {
             let kept = offloading.file.stores.iter().filter(|entry| !entry.is_removed());
             (!offloading.is_reading(), kept.count() - 1)
         };
-        let snapshot = if is_started { self.snapshot(disk).await } else { None };
-        let stats = snapshot.as_ref().and_then(|it| it.offload.as_ref()?.stores.get(at).copied());
-        if stats.is_some_and(|stats| stats.is_open || stats.is_retired) {
-            return Err(reachable().into());
+        if is_started {
+            // A disk that hangs would not answer the command either.
+            let silent = || OffloadRefused::Silent { store: store.clone(), disk: disk.clone() };
+            self.snapshot(disk).await.ok_or_else(silent)?;
+            let thread = self.state().disk(disk)?.thread.clone();
+            match refusal(thread.command(Command::LoseStore(StoreId(at as u8))).await) {
+                Ok(()) => self.hold_store(disk, at),
+                Err(Refusal::InUse) => return Err(reachable().into()),
+                Err(refusal) => return Err(volumes::refused(disk, refusal)),
+            }
         }
         self.change_offload(disk, |file| {
             if let Some(entry) = file.stores.get_mut(at).filter(|entry| entry.store == *store) {
@@ -162,5 +170,14 @@ impl Control {
             "store '{store}' of disk '{disk}' is removed; ranges of which only it had the newest content are \
              old{rest}{when}"
         ))
+    }
+
+    /// Connects no more to a store that is lost.
+    fn hold_store(&self, disk: &Name, at: usize) {
+        let mut state = self.state();
+        let offloading = state.disk_mut(disk).ok().and_then(Running::offloading_mut);
+        if let Some((_, dialer)) = offloading.and_then(|it| it.volumes.get(at)?.as_ref()) {
+            dialer.hold(true);
+        }
     }
 }

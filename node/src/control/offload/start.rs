@@ -107,9 +107,10 @@ impl Control {
         for ((at, entry), reading) in file.stores.iter().cloned().enumerate().zip(readings.clone()) {
             let (control, disk, found) = (self.clone(), disk.clone(), found.clone());
             tasks.spawn(async move {
-                let recovered = control.read_store(&disk, &entry, &reading).await;
-                // Nobody waits if the start was given up.
-                let _ = found.send((at, Box::new(recovered))).await;
+                if let Some(recovered) = control.read_store(&disk, &entry, &reading).await {
+                    // Nobody waits if the start was given up.
+                    let _ = found.send((at, Box::new(recovered))).await;
+                }
             });
         }
         if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
@@ -130,9 +131,11 @@ impl Control {
                 return Ok(Outcome::Again);
             }
         }
-        self.begin_with(disk, &file.stores, contents, map).await?;
-        self.await_missing(disk, &file.stores, arrivals).await?;
-        Ok(Outcome::Over)
+        let outcome = self.begin_with(disk, &file.stores, contents, map).await?;
+        if matches!(outcome, Outcome::Over) {
+            self.await_missing(disk, &file.stores, arrivals).await?;
+        }
+        Ok(outcome)
     }
 
     /// Whether a store that is waited for was removed, or the server shuts down.
@@ -143,16 +146,19 @@ impl Control {
         Ok(has_lost || self.is_shutting_down())
     }
 
-    /// Starts with these contents of the stores.
+    /// Starts with these contents of the stores, unless one of them was removed meanwhile.
     async fn begin_with(
         self: &Arc<Control>,
         disk: &Name,
         stores: &[Entry],
         contents: Vec<Option<Box<Recovered>>>,
         map: Option<Map>,
-    ) -> Result<(), Error> {
+    ) -> Result<Outcome, Error> {
         let _policies = self.keep_policies(true).await?;
         let _turn = self.turns.wait(disk).await;
+        if self.is_given_up(disk)? {
+            return Ok(Outcome::Again);
+        }
         let missing: Vec<bool> = contents.iter().map(Option::is_none).collect();
         for (entry, _) in stores.iter().zip(&missing).filter(|(_, is_missing)| **is_missing) {
             warn!(%disk, store = %entry.store, "off-loading starts without this store");
@@ -180,7 +186,7 @@ impl Control {
             let (control, disk) = (self.clone(), disk.clone());
             tokio::spawn(async move { control.end_when_empty(&disk).await });
         }
-        Ok(())
+        Ok(Outcome::Over)
     }
 
     /// Opens the volumes that waited for stores.
@@ -197,7 +203,7 @@ impl Control {
         self.settle(disk).await;
     }
 
-    /// Passes on the content of stores that were missing, as soon as they are read.
+    /// Passes on the content of stores that were missing, as soon as they are read, unless they are lost.
     async fn await_missing(
         &self,
         disk: &Name,
@@ -211,6 +217,9 @@ impl Control {
                 let offloading = running.offloading().ok().flatten();
                 let volume = offloading.and_then(|it| it.volumes.get(at)?.as_ref());
                 let Some(dialer) = volume.map(|(_, dialer)| dialer.clone()) else { return Ok(()) };
+                if offloading.is_some_and(|it| it.file.stores[at].lost) {
+                    continue;
+                }
                 (running.thread.clone(), dialer)
             };
             if stores[at].mapped == Mapped::Exactly {
@@ -239,16 +248,19 @@ impl Control {
         Ok(())
     }
 
-    /// Reads a store, as soon as that is possible.
-    async fn read_store(&self, disk: &Name, entry: &Entry, reading: &Reading) -> Recovered {
+    /// Reads a store, as soon as that is possible. `None` if it is lost by then.
+    async fn read_store(&self, disk: &Name, entry: &Entry, reading: &Reading) -> Option<Recovered> {
         for attempt in 0.. {
+            if self.is_lost(disk, entry) {
+                return None;
+            }
             match self.try_read(disk, entry, attempt, reading).await {
                 Ok(recovered) => {
                     let bytes = Size(reading.scanned.load(Ordering::Relaxed)).rounded();
                     info!(%disk, store = %entry.store, "this store is read: {bytes} of its log");
                     reading.fail(None);
                     reading.is_done.store(true, Ordering::Release);
-                    return recovered;
+                    return Some(recovered);
                 }
                 Err(why) => {
                     reading.is_reached.store(false, Ordering::Release);
@@ -260,6 +272,13 @@ impl Control {
             tokio::time::sleep(RETRY).await;
         }
         unreachable!("attempts do not end")
+    }
+
+    /// Whether a store was declared lost since it was looked up: others may use it now.
+    fn is_lost(&self, disk: &Name, Entry { log, .. }: &Entry) -> bool {
+        let state = self.state();
+        let offloading = state.disk(disk).ok().and_then(|running| running.offloading().ok().flatten());
+        offloading.is_some_and(|it| it.file.stores.iter().any(|entry| entry.log == *log && entry.lost))
     }
 
     /// Reads a store. Epochs between that of this start and that of the volume that is opened afterwards are free.
