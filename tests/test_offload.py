@@ -303,6 +303,28 @@ class Offload(ServerCase):
         self.server.cli("offload", "disable", "hdd")
         self.check(handle, 0)
 
+    def test_what_is_at_the_address_of_a_store_now_is_not_erased(self):
+        image, other = self.scratch / "store.img", b"other data" * 10000
+        uri, _ = self.foreign("failing")
+        for is_lost in False, True:
+            self.server.cli("offload", "enable", "hdd", "--store", uri, "--force")
+            self.until("written", lambda: b"AEROSTO1" in image.read_bytes()[:65536])
+            if is_lost:
+                (self.scratch / "fails").touch()
+                self.server.cli("offload", "enable", "hdd", "--base-threshold", "0")
+                self.write(self.server.open("db"), 0)
+                remove = ("offload", "store", "remove", "hdd", uri, "--lost", "--yes")
+                self.until("lost", lambda: self.server.cli(*remove, check=False).returncode == 0)
+                (self.scratch / "fails").unlink()
+            with image.open("r+b") as file:
+                file.write(other)
+            self.server.cli("offload", "disable", "hdd")
+            # This waits for the end.
+            self.enable()
+            self.server.cli("offload", "disable", "hdd")
+            self.assertEqual(image.read_bytes()[: len(other)], other, f"lost: {is_lost}")
+            self.assertEqual(self.server.log().count("the store is not erased"), 1)
+
     def test_a_store_that_takes_no_writes_is_refused(self):
         (self.scratch / "fails").touch()
         for kind, why in ("failing", "does not accept writes"), ("read-only", "is read-only"):

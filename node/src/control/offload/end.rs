@@ -10,7 +10,6 @@ use super::super::{Control, Done, Error, OffloadRefused, refusal};
 use super::{Entry, Phase};
 use crate::disk_thread::Stopped;
 use crate::quantity::{Name, Size};
-use crate::store::offload::Leaving;
 use crate::upstream::{ReadError, Reader};
 
 impl Control {
@@ -61,22 +60,35 @@ impl Control {
             return warn!(%disk, "off-loading has ended, and is not forgotten before the next start: {error}");
         }
         info!(%disk, "everything is home: its writes are not off-loaded any more");
-        // One that was removed may have the log of another disk by now.
-        for entry in stores.into_iter().flatten().filter(|entry| entry.leaving != Leaving::Done) {
-            if let Err(error) = self.erase(disk, &entry).await {
-                warn!(%disk, store = %entry.store, "its log stays there, and has no effect: {error}");
-            }
+        // One that was removed, or is lost, may have the log of another disk by now.
+        for entry in stores.into_iter().flatten().filter(|entry| !entry.is_removed()) {
+            self.erase(disk, &entry).await;
         }
     }
 
-    /// Erases the beginning of an empty log, so that the store can be used by another disk.
-    pub(super) async fn erase(&self, disk: &Name, entry: &Entry) -> Result<(), String> {
+    /// Erases the beginning of an empty log, so that the store can be used by another disk. What cannot be erased has
+    /// no effect, and is only reported.
+    pub(super) async fn erase(&self, disk: &Name, entry: &Entry) {
+        if let Err(error) = self.try_erase(disk, entry).await {
+            warn!(%disk, store = %entry.store, "the store is not erased, its log has no effect: {error}");
+        }
+    }
+
+    /// Erases it, if the log of the entry is there: by now, its address may lead to data of somebody else.
+    async fn try_erase(&self, disk: &Name, entry: &Entry) -> Result<(), String> {
         let target = self.target_of(entry)?;
         // Above the epochs of the volume that had the store.
         let claim = entry.claim(disk, u64::from(u32::MAX));
-        let Some((at, bytes)) = Scan::new(0, entry.capacity).wants() else { return Ok(()) };
+        let mut scan = Scan::new(entry.log.as_u128(), entry.capacity);
+        let Some((at, bytes)) = scan.wants() else { return Ok(()) };
         let erased = async {
             let mut reader = Reader::open(&target, claim).await?;
+            entry.check(&reader.opened)?;
+            let found = reader.read(at, bytes).await?;
+            if found.iter().all(|&byte| byte == 0) {
+                return Ok(());
+            }
+            scan.read(&found)?;
             reader.write(at, &vec![0; bytes as usize]).await
         };
         erased.await.map_err(|error: ReadError| error.to_string())

@@ -16,7 +16,7 @@ use engine::offload::{OffloadStats, StoreId};
 use tracing::warn;
 
 use super::super::view::RemoveStore;
-use super::super::{Control, Done, Error, OffloadRefused, Running, refusal, volumes};
+use super::super::{Control, Done, Error, OffloadRefused, refusal, volumes};
 use super::Phase;
 use crate::quantity::{Name, Size};
 use crate::store::offload::{Entry, Leaving, StoreRef};
@@ -120,9 +120,7 @@ impl Control {
         {
             warn!(%disk, "a store stays open: {refusal}");
         }
-        if let Err(error) = self.erase(disk, &entry).await {
-            warn!(%disk, store = %entry.store, "its log stays there, and has no effect: {error}");
-        }
+        self.erase(disk, &entry).await;
         if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut() {
             offloading.forgotten.insert(at);
         }
@@ -152,7 +150,7 @@ impl Control {
             self.snapshot(disk).await.ok_or_else(silent)?;
             let thread = self.state().disk(disk)?.thread.clone();
             match refusal(thread.command(Command::LoseStore(StoreId(at as u8))).await) {
-                Ok(()) => self.hold_store(disk, at),
+                Ok(()) => self.hold_store(disk, at)?,
                 Err(Refusal::InUse) => return Err(reachable().into()),
                 Err(refusal) => return Err(volumes::refused(disk, refusal)),
             }
@@ -172,12 +170,13 @@ impl Control {
         ))
     }
 
-    /// Connects no more to a store that is lost.
-    fn hold_store(&self, disk: &Name, at: usize) {
-        let mut state = self.state();
-        let offloading = state.disk_mut(disk).ok().and_then(Running::offloading_mut);
-        if let Some((_, dialer)) = offloading.and_then(|it| it.volumes.get(at)?.as_ref()) {
+    /// Does not connect to a store any more.
+    fn hold_store(&self, disk: &Name, at: usize) -> Result<(), Error> {
+        if let Some(offloading) = self.state().disk_mut(disk)?.offloading_mut()
+            && let Some(Some((_, dialer))) = offloading.volumes.get(at)
+        {
             dialer.hold(true);
         }
+        Ok(())
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use engine::control::Command;
+use engine::nbd::Opened;
 use engine::offload::{Initial, Recovered, Scan, StoreId, Unusable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -108,7 +109,7 @@ impl Control {
             let (control, disk, found) = (self.clone(), disk.clone(), found.clone());
             tasks.spawn(async move {
                 if let Some(recovered) = control.read_store(&disk, &entry, &reading).await {
-                    // Nobody waits if the start was given up.
+                    // If the start was given up, the receiver is gone.
                     let _ = found.send((at, Box::new(recovered))).await;
                 }
             });
@@ -274,11 +275,13 @@ impl Control {
         unreachable!("attempts do not end")
     }
 
-    /// Whether a store was declared lost since it was looked up: others may use it now.
+    /// Whether a store is of no use any more: it was declared lost, or its disk does not off-load now. Another disk may
+    /// use it.
     fn is_lost(&self, disk: &Name, Entry { log, .. }: &Entry) -> bool {
         let state = self.state();
-        let offloading = state.disk(disk).ok().and_then(|running| running.offloading().ok().flatten());
-        offloading.is_some_and(|it| it.file.stores.iter().any(|entry| entry.log == *log && entry.lost))
+        let Ok(running) = state.disk(disk) else { return true };
+        let Ok(Some(offloading)) = running.offloading() else { return true };
+        offloading.file.stores.iter().any(|entry| entry.log == *log && entry.lost)
     }
 
     /// Reads a store. Epochs between that of this start and that of the volume that is opened afterwards are free.
@@ -290,14 +293,7 @@ impl Control {
         let read = async {
             let mut reader = Reader::open(&target, claim).await?;
             reading.is_reached.store(true, Ordering::Release);
-            let opened = (reader.opened.size, reader.opened.volume);
-            if opened.0 != entry.size {
-                let (before, now) = (entry.size, opened.0);
-                return Err(Unusable::Size { before, now }.into());
-            }
-            if entry.export.volume.is_some_and(|volume| opened.1 != Some(volume.as_u128())) {
-                return Err(Unusable::Foreign.into());
-            }
+            entry.check(&reader.opened)?;
             let log = entry.log.as_u128();
             match reader.scan(Scan::new(log, entry.capacity), &reading.scanned).await {
                 Err(ReadError::Unusable(Unusable::NoLog)) if !entry.used => Ok(Recovered::format(log, entry.capacity)),
@@ -320,6 +316,17 @@ impl Control {
                 None => Ok(()),
             },
         }
+    }
+}
+
+impl Entry {
+    /// Whether the export at its address is the one that was enabled.
+    pub(super) fn check(&self, opened: &Opened) -> Result<(), Unusable> {
+        if opened.size != self.size {
+            return Err(Unusable::Size { before: self.size, now: opened.size });
+        }
+        let is_other = self.export.volume.is_some_and(|volume| opened.volume != Some(volume.as_u128()));
+        if is_other { Err(Unusable::Foreign) } else { Ok(()) }
     }
 }
 
