@@ -164,6 +164,28 @@ pub struct UpstreamSpec {
     pub tiers: Tiers,
 }
 
+#[cfg(test)]
+impl UpstreamSpec {
+    /// An export of this size that no other client claims.
+    pub(crate) fn plain(size: u64) -> UpstreamSpec {
+        UpstreamSpec {
+            name: "db".into(),
+            size,
+            volume: None,
+            client: "gateway".into(),
+            epoch: 0,
+            connections: 1,
+            window: 8,
+            deadline_ns: crate::units::SECOND,
+            unsafe_without_flush: false,
+            tls: false,
+            is_shared: false,
+            is_leased: false,
+            tiers: Tiers::Lru,
+        }
+    }
+}
+
 /// The cache size of a tenant. Bytes of memory, bookkeeping included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheSpec {

@@ -3,7 +3,6 @@
 mod snapshot;
 
 pub use crate::config::{FRAME_BYTES, LEAST_BYTES};
-pub use crate::offload::{Invalid, StoreId};
 pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 pub use crate::spec::{
     BURST_NS_DEFAULT, CacheSpec, Ceiling, Ceilings, IO_BYTES, LEGS_MAX, Refusal, STORE_CACHE_BYTES, STRIPE_UNITS,
@@ -18,7 +17,7 @@ use crate::disk::Window;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
-use crate::offload::{Known, Recovered, Settings, Setup};
+use crate::offload::{Invalid, Known, Recovered, Settings, Setup, StoreId};
 use crate::units::Nanos;
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
@@ -117,8 +116,8 @@ pub enum Command {
     ///
     /// [`StoreStats::is_retired`]: crate::offload::StoreStats::is_retired
     RetireStore(StoreId),
-    /// A store is gone for good: never use it again. Refused with [`Refusal::InUse`] if it is open, or empty after
-    /// [`Command::RetireStore`]. What only it has stays away. Its number stays taken.
+    /// A store is lost: it is not used any more. Refused with [`Refusal::InUse`] if it is open, or empty after
+    /// [`Command::RetireStore`]. Content that only this store has stays away, and its number stays taken.
     LoseStore(StoreId),
     /// It was made durable that these versions do not count in their stores, as [`OffloadStats::invalid`] permits.
     ///

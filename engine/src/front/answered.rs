@@ -48,7 +48,7 @@ impl Front {
         stats.requests += 1;
         stats.errors += u64::from(error.is_some());
         if error.is_none() {
-            // One that is refused may claim any length.
+            // A refused request may claim any length.
             stats.bytes += bytes;
             let tenant = volumes.tenant_of(volume);
             volumes.route.disk.delivered(volumes.now, tenant, bytes);

@@ -73,13 +73,9 @@ impl Offload {
 
     /// Control has made durable that these versions do not count. A store that was opened meanwhile is told by
     /// itself.
-    pub(crate) fn invalidate(&mut self, now: Nanos, invalid: Invalid) {
+    pub(crate) fn invalidate(&mut self, now: Nanos, Invalid { stores, below }: Invalid) {
         self.now = self.now.max(now);
         self.invalid = None;
-        let Invalid { stores, below } = invalid;
-        if invalid.is_all() {
-            return self.lose(stores);
-        }
         for store in (0..self.stores.len() as u8).map(StoreId).filter(|store| stores & store.bit() != 0) {
             if self.stores[store.0 as usize].has_in_flight() {
                 continue;

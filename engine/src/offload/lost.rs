@@ -1,41 +1,31 @@
-//! A store that is gone for good. The next process does without it, so this one must not write there any more.
+//! A store that an operator has declared lost. The next process does without it, so this one must not write there.
 //!
-//! It may be away for an instant only. If its log were opened again, it would take writes that the next start drops. So
-//! it is never opened again by this process, and not read if it was missing. Its versions stay as they are when a store
-//! is away: content of which there is another copy goes home, and the rest can be declared invalid when all that only
-//! it has is home ([`super::invalid`]).
+//! The store may only be away for a moment. If this process opened its log again, it would write versions there that
+//! the next start drops. So it never opens the log again, and does not read the store if it was missing. The versions
+//! in the store are treated as those of any store that is away: content with another copy goes home, and the rest can
+//! be declared invalid once the newest content is home ([`super::invalid`]).
 
+use super::Offload;
 use super::store::{State, StoreId};
-use super::{Invalid, Offload};
-
-impl Invalid {
-    /// All that a store has, or may get: it is lost. Nothing happens if it is open: then it is not lost.
-    pub fn all_of(store: StoreId) -> Invalid {
-        Invalid { stores: store.bit(), below: u64::MAX }
-    }
-
-    /// Whether it is that.
-    pub(super) fn is_all(&self) -> bool {
-        self.below == u64::MAX
-    }
-}
+use crate::units::Nanos;
 
 impl Offload {
-    /// Does without stores, as far as they are not in use, until the process ends.
-    pub(super) fn lose(&mut self, stores: u16) {
-        for store in (0..self.stores.len() as u8).map(StoreId).filter(|store| stores & store.bit() != 0) {
-            let state = &mut self.stores[store.0 as usize];
-            if matches!(state.state, State::Open | State::Retired) {
-                continue;
-            }
-            state.is_lost = true;
-            if state.state == State::Opening {
-                // The superblock on its way may land, and opens nothing.
-                self.store_failed(store);
-                self.close_if_drained(store);
-            }
+    /// Does without a store until the process ends. False if it is open or empty, or there is none of that number: then
+    /// nothing changes.
+    pub(crate) fn lose(&mut self, now: Nanos, store: StoreId) -> bool {
+        self.now = self.now.max(now);
+        let Some(state) = self.stores.get_mut(usize::from(store.0)) else { return false };
+        if matches!(state.state, State::Open | State::Retired) {
+            return false;
+        }
+        state.is_lost = true;
+        if state.state == State::Opening {
+            // The superblock on its way may land, and opens nothing.
+            self.store_failed(store);
+            self.close_if_drained(store);
         }
         self.settle();
+        true
     }
 
     /// The time has come at which a lost store would be opened. What can be declared invalid may have changed.

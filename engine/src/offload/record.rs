@@ -289,7 +289,8 @@ impl Superblock {
         bytes
     }
 
-    /// Whether a client can have written it. A server of somebody else may return anything.
+    /// Whether the client of a log can have written it. The server of a store need not be ours, and may return
+    /// anything.
     fn is_possible(&self) -> bool {
         let is_position = |at: u64| at < POSITION_MAX && at.is_multiple_of(SECTOR);
         // A record has a sector at least.

@@ -123,7 +123,7 @@ impl Offload {
     }
 
     /// A store that was missing at the start can be reached: what it has. False if it was not missing, is lost
-    /// ([`Invalid::all_of`](super::Invalid::all_of)), or lacks what it has to have: then it is not what it was.
+    /// ([`Offload::lose`]), or lacks what it has to have: then it is not what it was.
     pub(crate) fn arrived(&mut self, now: Nanos, store: StoreId, recovered: Recovered) -> bool {
         self.now = self.now.max(now);
         if self.stores.get(store.0 as usize).is_none_or(|known| known.state != State::Missing || known.is_lost) {

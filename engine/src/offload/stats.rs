@@ -14,7 +14,7 @@ pub struct StoreStats {
     pub is_failing: bool,
     /// Whether its content is unknown.
     pub is_missing: bool,
-    /// Whether it is never opened again: [`LoseStore`](crate::control::Command::LoseStore).
+    /// Whether it was declared lost ([`LoseStore`](crate::control::Command::LoseStore)): it is never opened again.
     pub is_lost: bool,
     /// Bytes whose newest content it has.
     pub offloaded_bytes: u64,

@@ -47,7 +47,7 @@ pub(super) fn of_place(place: u64) -> (StoreId, u64) {
     (StoreId((place >> POSITION_BITS) as u8), place & ((1 << POSITION_BITS) - 1))
 }
 
-/// Whether this can be the range of a write. None is empty: the range map could not go on behind it.
+/// Whether this can be the range of a write. Empty ranges cannot: a search of the range map would not get past one.
 pub(super) fn is_possible(start: u64, bytes: u64) -> bool {
     let is_whole = start.is_multiple_of(SECTOR) && bytes.is_multiple_of(SECTOR);
     is_whole && (1..=BYTES_MAX).contains(&bytes) && start <= VOLUME_BYTES_MAX - bytes

@@ -299,8 +299,8 @@ impl Route {
         Some((parent, served, result))
     }
 
-    /// The volume for which its own target, the disk or its server, answers this request. `None` for records of stores,
-    /// and for a transfer that ends for other reasons than an answer of that target: stores took it, or did not.
+    /// The volume whose target, the disk or another server, was sent this request. `None` for records in the logs of
+    /// stores, and for transfers that were not sent to the disk: stores have them, or were to have them.
     pub(crate) fn asked_of(&self, io: IoId) -> Option<VolumeId> {
         let Slot { purpose, is_elsewhere, .. } = *self.disk.slot(io);
         let target = self.disk.slot(io).io.volume;

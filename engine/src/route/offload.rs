@@ -86,6 +86,12 @@ impl Route {
         self.offload.as_mut().filter(|_| is_known).map(|offload| offload.retire(now, store)).is_some()
     }
 
+    /// See [`Offload::lose`]. `None` if there is no store of that number.
+    pub(crate) fn lose_store(&mut self, now: Nanos, store: StoreId) -> Option<bool> {
+        let is_known = usize::from(store.0) < self.stores.len();
+        self.offload.as_mut().filter(|_| is_known).map(|offload| offload.lose(now, store))
+    }
+
     /// See [`Offload::invalidate`].
     pub(crate) fn invalidate(&mut self, now: Nanos, invalid: Invalid) -> bool {
         self.offload.as_mut().map(|offload| offload.invalidate(now, invalid)).is_some()

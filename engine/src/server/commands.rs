@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::config::Config;
-use crate::control::{Command, Invalid, Refusal, Report, StoreId, TenantSpec};
+use crate::control::{Command, Refusal, Report, TenantSpec};
 use crate::disk::policy::Weights;
 use crate::event::{Action, CloseReason};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
@@ -39,7 +39,7 @@ impl Server {
             Command::SetOffload(settings) => self.volumes.set_offload(settings).map(done),
             Command::StoreArrived(store, recovered) => self.volumes.store_arrived(store, *recovered).map(done),
             Command::RetireStore(store) => self.volumes.retire_store(store).map(done),
-            Command::LoseStore(store) => self.lose_store(store).map(done),
+            Command::LoseStore(store) => self.volumes.lose_store(store).map(done),
             Command::Invalidate(invalid) => self.volumes.invalidate(invalid).map(done),
             Command::MapStores => self.volumes.map_stores().map(|known| Some(Report::Stores(known))),
             Command::EndOffload => self.volumes.end_offload(token).map(later),
@@ -131,15 +131,6 @@ impl Server {
         self.volumes.close_volume(token, volume, discard)?;
         self.front.close_all(&self.volumes, volume, CloseReason::Over, |_, _| true);
         Ok(())
-    }
-
-    /// A store is not used any more, unless it is open.
-    fn lose_store(&mut self, store: StoreId) -> Result<(), Refusal> {
-        let (now, route) = (self.volumes.now, &mut self.volumes.route);
-        route.invalidate(now, Invalid::all_of(store));
-        let stats = route.offload_stats(now).ok_or(Refusal::Offload)?;
-        let of = stats.stores.get(usize::from(store.0)).ok_or(Refusal::Offload)?;
-        of.is_lost.then_some(()).ok_or(Refusal::InUse)
     }
 
     fn set_budget(&mut self, token: u64, bytes: u64) -> Result<(), Refusal> {

@@ -98,7 +98,7 @@ impl Volumes {
 mod tests {
     use super::*;
     use crate::ids::{ConnId, TenantId};
-    use crate::spec::{TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
+    use crate::spec::{TenantSpec, UpstreamSpec, VolumeSpec};
     use crate::volume::rig::Rig;
 
     const PIECE: u64 = REQUEST_BYTES / 4;
@@ -119,21 +119,7 @@ mod tests {
         let (there, far, conn) = (VolumeId(1), TenantId(1), ConnId(2));
         let mut rig = Rig::new();
         rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
-        let upstream = UpstreamSpec {
-            name: "db".into(),
-            size: 4 * REQUEST_BYTES,
-            volume: None,
-            client: "gateway".into(),
-            epoch: 0,
-            connections: 1,
-            window: 8,
-            deadline_ns: crate::units::SECOND,
-            unsafe_without_flush: false,
-            tls: false,
-            is_shared: false,
-            is_leased: false,
-            tiers: Tiers::Lru,
-        };
+        let upstream = UpstreamSpec::plain(4 * REQUEST_BYTES);
         rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(there, far, 4 * REQUEST_BYTES) });
         rig.attach(conn, there);
         let waiting = |rig: &Rig| rig.volumes.route.upstream(there).unwrap().stats().waiting;

@@ -140,8 +140,8 @@ impl Volumes {
         self.put_off(Todo::Held(tenant));
     }
 
-    /// What a request takes of the ceilings; `None` if it is never held back. TRIM, and WRITE_ZEROES that the device
-    /// does, move no data.
+    /// What a request takes of the ceilings; `None` if it is never held back. A TRIM, and a WRITE_ZEROES that the
+    /// device carries out, move no data.
     fn cost(&self, request: u32) -> Option<Cost> {
         let state = &self.requests[request];
         let bytes = state.end - state.start;
@@ -447,7 +447,6 @@ mod tests {
             rig.ask_as(ConnId((cookie / each) as u32), cookie, command::TRIM, 0, cookie % 4 * BLOCK, BLOCK);
         }
         assert!(answered(&rig, 0..2 * each) <= 1);
-        // No range ends while its disk is busy: dirty blocks in it are being written.
         rig.set_tenant(OWNER, TenantSpec::default());
         for _ in 0..1000 {
             assert!(rig.volumes.volume(crate::volume::rig::VOLUME).ranges.len() <= RANGES_MAX);

@@ -77,7 +77,7 @@ pub(crate) struct Client {
     pub(crate) exclusive: Option<u32>,
     /// Reads that continue when enough of the replies is sent.
     pub(crate) stalled: VecDeque<u32>,
-    /// Since when the first of them has waited for others than its own client.
+    /// Since when the first of them waits although the client has taken all its replies.
     pub(crate) stalled_since: Option<Nanos>,
     /// Bytes of replies that are not sent yet.
     pub(crate) unsent: u64,
@@ -418,7 +418,7 @@ impl Volumes {
         self.cache.partition_mut(tenant).stirred = true;
         self.put_off(Todo::Replies(tenant));
         self.clients[conn].in_flight -= 1;
-        // The requests that ended above may have been all that an exclusive one waited for.
+        // A large read may have waited for the requests that ended above.
         self.exclusive_on(conn);
         self.check_gone(conn);
     }

@@ -128,8 +128,8 @@ impl Volumes {
                 }
                 self.poke(volume);
             }
-            // If the disk failed it, the data that it should cover is lost: `device_flush_failed` has recorded that. If
-            // it waited for stores for too long, the next flush covers that data.
+            // If the disk failed the flush, the data that it should cover is lost, which `device_flush_failed` has
+            // recorded. If the flush waited too long for stores, the next one covers that data.
             FlushFor::Opening => self.poke(volume),
         }
     }

@@ -157,7 +157,7 @@ mod tests {
     use crate::errno::Errno;
     use crate::ids::{ConnId, TenantId, VolumeId};
     use crate::nbd::wire::command;
-    use crate::spec::{StripeSpec, TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
+    use crate::spec::{StripeSpec, TenantSpec, UpstreamSpec, VolumeSpec};
     use crate::units::{BLOCK, SECOND};
     use crate::volume::Receive;
     use crate::volume::rig::Rig;
@@ -169,21 +169,7 @@ mod tests {
         let (far, conn) = (TenantId(1), ConnId(2));
         let mut rig = Rig::new();
         rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
-        let upstream = UpstreamSpec {
-            name: "db".into(),
-            size: 1 << 20,
-            volume: None,
-            client: "gateway".into(),
-            epoch: 0,
-            connections: 1,
-            window: 8,
-            deadline_ns: SECOND,
-            unsafe_without_flush: false,
-            tls: false,
-            is_shared: false,
-            is_leased: true,
-            tiers: Tiers::Lru,
-        };
+        let upstream = UpstreamSpec { is_leased: true, ..UpstreamSpec::plain(1 << 20) };
         let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(VolumeId(2), upstream.clone())] });
         rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(VOLUME, far, 2 << 20) });
         rig.attach(conn, VOLUME);

@@ -8,8 +8,8 @@ use crate::units::{MILLISECOND, Nanos};
 
 /// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
-/// Period in which frames are looked for where all were in use: those of dirty blocks, and of replies that clients do
-/// not read, will hardly be free a millisecond later, and a search in vain passes over all of a partition's blocks.
+/// Time until the next search for frames after one that found none. Frames of dirty blocks and of unread replies will
+/// hardly be free a millisecond later, and each search passes over all blocks of the partition.
 const IN_USE_STEP_NS: Nanos = 100 * MILLISECOND;
 
 impl Volumes {

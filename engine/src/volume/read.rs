@@ -112,7 +112,8 @@ impl Volumes {
     fn stall(&mut self, request: u32) {
         let (conn, now) = (self.requests[request].conn, self.now);
         let connection = self.client(conn);
-        // One that was tried again in vain has waited since the first time, unless it waited for its own client.
+        // A read that is tried again in vain has waited since the first time. Time in which its own client did not take
+        // replies does not count.
         connection.stalled_since = connection.stalled_since.filter(|_| connection.unsent() == 0).or(Some(now));
         connection.stalled.push_back(request);
         let tenant = self.tenant_of(self.requests[request].volume);

@@ -178,7 +178,7 @@ mod tests {
     use crate::ids::{ConnId, TenantId, VolumeKey};
     use crate::nbd::wire::command;
     use crate::offload::{Initial, Map, Past, Recovered, STORE_BYTES_MIN, Settings, Setup, log_bytes};
-    use crate::spec::{TenantSpec, Tiers, UpstreamSpec, VolumeSpec};
+    use crate::spec::{TenantSpec, UpstreamSpec, VolumeSpec};
     use crate::volume::rig::{Rig, VOLUME};
 
     const KEY: VolumeKey = VolumeKey(7);
@@ -221,21 +221,7 @@ mod tests {
         let mut rig = Rig::new();
         rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
         let size = STORE_BYTES_MIN;
-        let upstream = UpstreamSpec {
-            name: "log".into(),
-            size,
-            volume: None,
-            client: "server".into(),
-            epoch: 0,
-            connections: 1,
-            window: 8,
-            deadline_ns: SECOND,
-            unsafe_without_flush: false,
-            tls: false,
-            is_shared: false,
-            is_leased: false,
-            tiers: Tiers::Lru,
-        };
+        let upstream = UpstreamSpec::plain(size);
         rig.open_volume(VolumeSpec { upstream: Some(upstream), ..VolumeSpec::plain(store, far, size) });
         let setup = Setup {
             settings: Settings::DEFAULT,

@@ -142,6 +142,11 @@ impl Volumes {
         self.route.retire_store(self.now, store).then_some(()).ok_or(Refusal::Offload)
     }
 
+    pub(crate) fn lose_store(&mut self, store: StoreId) -> Result<(), Refusal> {
+        let is_lost = self.route.lose_store(self.now, store).ok_or(Refusal::Offload)?;
+        is_lost.then_some(()).ok_or(Refusal::InUse)
+    }
+
     pub(crate) fn invalidate(&mut self, invalid: Invalid) -> Result<(), Refusal> {
         self.route.invalidate(self.now, invalid).then_some(()).ok_or(Refusal::Offload)
     }
@@ -208,21 +213,7 @@ mod tests {
         let (far, conn) = (TenantId(1), ConnId(2));
         let mut rig = Rig::new();
         rig.set_tenant(far, TenantSpec { is_remote: true, ..TenantSpec::default() });
-        let upstream = UpstreamSpec {
-            name: "db".into(),
-            size: 1 << 20,
-            volume: None,
-            client: "gateway".into(),
-            epoch: 0,
-            connections: 1,
-            window: 8,
-            deadline_ns: SECOND,
-            unsafe_without_flush: false,
-            tls: false,
-            is_shared: false,
-            is_leased: false,
-            tiers: Tiers::Lru,
-        };
+        let upstream = UpstreamSpec::plain(1 << 20);
         let stripes = Some(StripeSpec { unit: BLOCK, others: vec![(LEG, upstream.clone())] });
         rig.open_volume(VolumeSpec { upstream: Some(upstream), stripes, ..VolumeSpec::plain(STRIPED, far, 2 << 20) });
         rig.attach(conn, STRIPED);
@@ -241,6 +232,35 @@ mod tests {
         assert_eq!((failures(&rig), rig.answer(1)), (1, None));
         rig.event(|volumes| volumes.io_done(first, 0, Ok(())));
         assert_eq!(rig.answer(1), Some(Errno::Io as u32));
+    }
+
+    /// The servers may lose what they have answered until they are flushed, so the cache keeps it until then.
+    #[test]
+    fn a_range_waits_for_a_flush_of_what_is_kept_in_it() {
+        let (mut rig, conn) = striped();
+        rig.event(|volumes| volumes.set_upstream(STRIPED, 1000 * SECOND, 1, Tiers::Lru)).unwrap();
+        rig.volumes.volume_mut(STRIPED).is_unreached = false;
+        let sent = |rig: &Rig, leg| rig.volumes.route.upstream(leg).unwrap().pending().count();
+        // There is no server: the upstreams do not learn that their requests are done, so the last one is the new one.
+        let answer = |rig: &mut Rig| {
+            [STRIPED, LEG].map(|leg| {
+                let io = rig.volumes.route.upstream(leg).unwrap().pending().last().unwrap();
+                let op = rig.volumes.route.slot(io).io.op;
+                rig.event(|volumes| volumes.io_done(io, 0, Ok(())));
+                op
+            })
+        };
+        rig.write_as(conn, 1, 0, 0, 2 * BLOCK, 7);
+        (0..60).find(|_| {
+            rig.wait(SECOND);
+            sent(&rig, LEG) > 0
+        });
+        assert_eq!(answer(&mut rig), [Op::Write { durable: false }; 2]);
+        rig.ask_as(conn, 2, command::WRITE_ZEROES, 0, 0, 1 << 20);
+        assert_eq!((rig.volumes.cache.cached_blocks(STRIPED), rig.answer(2)), (2, None));
+        assert_eq!(answer(&mut rig), [Op::Flush; 2]);
+        assert_eq!(answer(&mut rig), [Op::Zero; 2]);
+        assert_eq!((rig.volumes.cache.cached_blocks(STRIPED), rig.answer(2)), (0, Some(0)));
     }
 
     #[test]

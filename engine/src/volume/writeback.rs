@@ -268,7 +268,7 @@ impl Volumes {
             Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
             Purpose::Reclaim(id) => {
-                // The stores delete what is home, so a copy that the base may have dropped is made again.
+                // The stores delete content that is home. If the disk may have dropped it, it is copied again.
                 let is_doubted = matches!(op, Op::Write { .. }) && !trusted && !planted!(InFlightWriteTrusted);
                 self.copied(volume, id, op, if is_doubted { result.and(Err(Errno::Io)) } else { result });
             }

@@ -30,7 +30,7 @@ impl Volumes {
         self.range_arrived(volume, (from, to), (from, to), None, Some(request), false);
     }
 
-    /// How the device does a WRITE_ZEROES, and from where to where. `None` if the zeros are written as data.
+    /// How the device carries out a WRITE_ZEROES, and from which byte to which. `None` if zeros are written as data.
     pub(super) fn zeroed_by_device(&self, request: u32) -> Option<(Op, u64, u64)> {
         let Request { volume, start, end, flags, .. } = self.requests[request];
         let spec = &self.volume(volume).spec;
@@ -42,7 +42,7 @@ impl Volumes {
         by_range.then_some((op, from, to))
     }
 
-    /// Whether a WRITE_ZEROES asks to be fast, and cannot be.
+    /// Whether a WRITE_ZEROES must be refused: it asks for FAST_ZERO, and the device would not carry it out.
     pub(super) fn is_too_slow(&self, request: u32) -> bool {
         let Request { start, end, flags, .. } = self.requests[request];
         flags & flag::FAST_ZERO != 0 && start < end && self.zeroed_by_device(request).is_none()

@@ -431,11 +431,11 @@ pub(super) fn other_change(image: &Image) -> Option<Name> {
     image.change.as_ref().map(|change| change.volume.clone())
 }
 
-/// Why it is not known that a change was proposed.
+/// Why a change may not have been proposed.
 pub(super) enum Unproposed {
-    /// It was not.
+    /// It was not: etcd failed before.
     Never(EtcdError),
-    /// There was no answer. What it is of: the servers may go on with it.
+    /// etcd did not answer, so the servers may carry it out. The volume or server that it changes, in words.
     Perhaps(String, EtcdError),
 }
 
@@ -456,7 +456,7 @@ impl From<Unproposed> for EtcdError {
     }
 }
 
-/// What a change is of, in words.
+/// The volume or server that a change is about, in words.
 fn of(change: &Change) -> String {
     match &change.what {
         What::Remove { server, .. } => format!("server '{server}'"),
@@ -470,7 +470,7 @@ fn is_committed(change: &Change, image: &Image) -> bool {
         What::Delete { uuid, .. } => {
             image.volumes.get(&change.volume).is_none_or(|known| known.uuid != *uuid || known.deleting)
         }
-        // The version alone does not tell: the next change has that of one that was undone.
+        // The version alone does not tell: after an undone change, the next one gets the same version.
         What::Update { volume } => image
             .volumes
             .get(&change.volume)

@@ -83,7 +83,7 @@ impl Cluster {
                     parts.get(name).is_some_and(|here| here.part.size < volume.size)
                 };
                 if parts?.as_ref().is_some_and(grows) {
-                    // One that came since the change was acknowledged knows the old size.
+                    // A client that has connected since this server agreed to the change knows the old size.
                     self.check_unused(name).await?;
                 }
                 self.control.update_part(name, share, sizes).await.map_err(|error| of("changed", name, error))?;

@@ -29,7 +29,8 @@ const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
 /// milliseconds.
 const AHEAD: Duration = Duration::from_millis(500);
-/// How far ahead a schedule may begin, besides two rounds: some changes, each of which begins after the one before.
+/// How far ahead a schedule may begin, besides two rounds: several changes may be announced, each of which begins after
+/// the one before.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Why a server has not joined that is about to.
@@ -270,7 +271,7 @@ impl Cluster {
                     warn!(of = %change.volume, "a change of the cluster is undone: {why}");
                 }
             }
-            // The time when it begins is that of the server that commits it.
+            // The server that commits a schedule sets the time at which it begins, by its own clock.
             Decision::Commit if !self.may_announce(image) => {}
             Decision::Commit => {
                 let key = format!("volumes/{}", change.volume);
@@ -318,7 +319,7 @@ impl Cluster {
 /// before, even if that has not begun yet. With the same round it begins a whole number of rounds after that one. So a
 /// server that does not hear of it has the slots that did not move at the same time as the others.
 ///
-/// One before that begins much later than any that was announced by a right clock is not waited for.
+/// It does not wait for the one before if that begins later than a server with a synchronised clock would announce.
 fn announced(change: &Change, before: &Schedule) -> Schedule {
     let now = clock::now_ns();
     let rounds = 2 * before.round_ns.max(change.schedule.round_ns);

@@ -110,8 +110,8 @@ impl Control {
         Ok((running.store.clone(), name.clone(), volume.spec.as_ref().ok_or(Refused::Closed)?.uuid))
     }
 
-    /// Refuses a claim if its epoch is below the one that the cluster has issued last. If etcd was restored from a
-    /// backup it may have issued more than it knows: the `recorded` epoch of the part, for one.
+    /// Refuses a claim unless its epoch is the last one that etcd has issued for the volume. If etcd was restored from
+    /// a backup, it may have issued later ones; the `recorded` epoch of the part is one of these.
     fn check_issued(&self, name: &Name, (part, recorded): (Uuid, u64), claim: &Claim) -> Result<(), Refused> {
         let issued = self.issued.lock().expect("no one panics while holding it");
         let issued = issued.as_ref().ok_or_else(|| Refused::NoEpochs(name.clone()))?;

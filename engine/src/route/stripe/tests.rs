@@ -5,8 +5,8 @@ use crate::Config;
 use crate::disk::{Device, Io, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{FrameId, TenantId};
-use crate::spec::{Tiers, UpstreamSpec};
-use crate::units::{SECOND, SECTOR};
+use crate::spec::UpstreamSpec;
+use crate::units::SECTOR;
 
 /// A sector of a leg, and what is written there: the place in a frame, or zeros.
 type At = (u64, Option<(FrameId, u64)>);
@@ -23,21 +23,7 @@ fn legs(count: usize) -> Vec<VolumeId> {
 }
 
 fn route(count: usize, unit: u64) -> Route {
-    let settings = UpstreamSpec {
-        name: "db".into(),
-        size: 1 << 40,
-        volume: None,
-        client: "gateway".into(),
-        epoch: 0,
-        connections: 1,
-        window: 8,
-        deadline_ns: SECOND,
-        unsafe_without_flush: false,
-        tls: false,
-        is_shared: false,
-        is_leased: false,
-        tiers: Tiers::Lru,
-    };
+    let settings = UpstreamSpec::plain(1 << 40);
     let mut route = Route::new(Device::new(Config::new(1 << 20).policy()));
     let upstreams = legs(count).into_iter().map(|leg| (leg, Upstream::new(0, settings.clone())));
     route.set_stripes(VOLUME, unit, upstreams.collect());
