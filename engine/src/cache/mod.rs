@@ -400,11 +400,19 @@ impl Cache {
 
     /// Releases a reference to a frame.
     pub(crate) fn release(&mut self, frame: FrameId) {
-        if let Some((tenant, left)) = self.pool.release(frame) {
-            let partition = self.partition_mut(tenant);
-            partition.used -= u32::from(left == Left::Nobody);
-            // With one reference left, the block can be evicted again. Pieces that wait for frames may need that.
-            partition.stirred = true;
+        let Some((tenant, left)) = self.pool.release(frame) else { return };
+        let partition = self.partition_mut(tenant);
+        // Pieces that wait for frames may have one now.
+        partition.stirred = true;
+        match left {
+            Left::Nobody => partition.used -= 1,
+            Left::Block(id) => {
+                let block = self.block(id);
+                // Otherwise it was used, written or dropped meanwhile.
+                if block.frame == frame && !block.in_order && !block.unwritten() && !block.kept {
+                    self.enter_order(id, false);
+                }
+            }
         }
     }
 }

@@ -304,7 +304,7 @@ impl Cache {
     /// Evicts the first block of the order that can be evicted. False if there is none.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
         let Cache { partitions, pool, durability, volumes, blocks, .. } = self;
-        let found = evict(&mut *partitions[tenant].order, blocks, |block| {
+        let found = evict(&mut *partitions[tenant].order, blocks, |id, block| {
             if block.unwritten() && !planted!(DirtyBlockLostOnEviction) {
                 block.in_order = false;
                 Verdict::Unready
@@ -314,7 +314,11 @@ impl Cache {
                     volumes[block.volume].kept.push(block.number);
                 }
                 Verdict::Unready
-            } else if block.quiet() && !pool.is_shared(block.frame) {
+            } else if pool.is_shared(block.frame) {
+                block.in_order = false;
+                pool.left_order(block.frame, id);
+                Verdict::Unready
+            } else if block.quiet() {
                 Verdict::Goes
             } else {
                 Verdict::InUse

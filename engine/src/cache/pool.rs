@@ -4,16 +4,19 @@
 //! socket, the device or an unsent reply that holds a reference may read the frame at any time. A frame is free when
 //! its last reference is released.
 
-use crate::ids::{FrameId, TenantId};
+use crate::eviction::list::NONE;
+use crate::ids::{BlockId, FrameId, TenantId};
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Meta {
     /// 32 bits: each unsent reply holds a reference, and a client can have more than 65,535 of them.
     references: u32,
     tenant: u32,
+    /// The block of the frame, if it left the eviction order because the frame had several references; or [`NONE`].
+    left_order: BlockId,
 }
 
-/// Bookkeeping bytes of the pool per frame: the reference count, the tenant, and an entry in the free list.
+/// Bookkeeping bytes of the pool per frame: the reference count, the tenant, the block, and an entry in the free list.
 pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>()) as u64;
 
 /// The references that remain after one was released.
@@ -21,8 +24,9 @@ pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>
 pub(crate) enum Left {
     /// None: the frame is free.
     Nobody,
-    /// One: that of the block, if the frame belongs to one.
-    One,
+    /// One, that of this block, which left the eviction order meanwhile: it can be evicted again, if it still has the
+    /// frame.
+    Block(BlockId),
 }
 
 /// All frames of one disk. Numbers 1 to `limit` may be in use; frames above it retire as they become free.
@@ -44,7 +48,7 @@ impl Pool {
     pub(crate) fn new(limit: u32, max: u32) -> Pool {
         assert!(limit <= max);
         Pool {
-            meta: vec![Meta::default(); max as usize + 1],
+            meta: vec![Meta { references: 0, tenant: 0, left_order: NONE }; max as usize + 1],
             free: Vec::with_capacity(max as usize),
             fresh: 1,
             limit,
@@ -85,7 +89,7 @@ impl Pool {
         for frame in &into[taken..] {
             let meta = &mut self.meta[frame.0 as usize];
             debug_assert_eq!(meta.references, 0);
-            *meta = Meta { references: 1, tenant: tenant.0 };
+            *meta = Meta { references: 1, tenant: tenant.0, left_order: NONE };
         }
         self.fresh += new;
         self.used += count;
@@ -105,7 +109,7 @@ impl Pool {
         self.meta[frame.0 as usize].references
     }
 
-    /// Releases a reference. Returns the tenant that the frame is charged to, unless two or more references remain.
+    /// Releases a reference. Returns the tenant that the frame is charged to, and what can be evicted now, if anything.
     pub(crate) fn release(&mut self, frame: FrameId) -> Option<(TenantId, Left)> {
         if frame == FrameId::ZERO {
             return None;
@@ -116,7 +120,10 @@ impl Pool {
         let tenant = TenantId(meta.tenant);
         match meta.references {
             0 => {}
-            1 => return Some((tenant, Left::One)),
+            1 if meta.left_order != NONE => {
+                let block = std::mem::replace(&mut meta.left_order, NONE);
+                return Some((tenant, Left::Block(block)));
+            }
             _ => return None,
         }
         self.used -= 1;
@@ -126,6 +133,12 @@ impl Pool {
             self.free.push(frame.0);
         }
         Some((tenant, Left::Nobody))
+    }
+
+    /// The block of a frame leaves the eviction order until the frame has one reference.
+    pub(crate) fn left_order(&mut self, frame: FrameId, block: BlockId) {
+        debug_assert!(self.is_shared(frame));
+        self.meta[frame.0 as usize].left_order = block;
     }
 
     /// Whether a frame has more than one reference.
@@ -177,9 +190,22 @@ mod tests {
         let frame = take(&mut pool, 1)[0];
         assert_eq!(pool.available(), 0);
         pool.retain(frame);
-        assert_eq!(pool.release(frame), Some((TENANT, Left::One)));
+        assert_eq!(pool.release(frame), None);
         assert_eq!(pool.release(frame), Some((TENANT, Left::Nobody)));
         assert_eq!(take(&mut pool, 1), [frame]);
+    }
+
+    #[test]
+    fn a_block_that_left_the_eviction_order_is_named_with_the_last_reference_but_one() {
+        let mut pool = Pool::new(1, 1);
+        let frame = take(&mut pool, 1)[0];
+        pool.retain(frame);
+        pool.retain(frame);
+        pool.left_order(frame, 7);
+        assert_eq!(pool.release(frame), None);
+        assert_eq!(pool.release(frame), Some((TENANT, Left::Block(7))));
+        pool.retain(frame);
+        assert_eq!(pool.release(frame), None, "once");
     }
 
     #[test]

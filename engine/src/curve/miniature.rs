@@ -250,7 +250,7 @@ impl Miniature {
     }
 
     fn evict(&mut self, now: &Dirtying) -> bool {
-        let found = evict(&mut *self.order, &mut self.items, |item| {
+        let found = evict(&mut *self.order, &mut self.items, |_, item| {
             if item.is_dirty(now) {
                 item.in_order = false;
                 Verdict::Unready

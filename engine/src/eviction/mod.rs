@@ -3,7 +3,7 @@
 //! ```text
 //!   a frame is needed ─► evict ─► policy: next block ─► partition: can it be evicted?
 //!                          ▲                               │ yes: it is dropped
-//!                          └── pass, leave ◄───────────────┘ in use: passed over; dirty: re-enters when it is written
+//!                          └── pass, leave ◄───────────────┘ read: passed over; dirty, unsent: re-enters afterwards
 //! ```
 //!
 //! The policy orders the blocks; the partition decides, because only it knows which are dirty or in use. All policies
@@ -83,10 +83,10 @@ pub(crate) trait Eviction<P: Placed>: Debug + Send {
 pub(crate) enum Verdict {
     /// It can be evicted.
     Goes,
-    /// It is in use.
+    /// A device request for it is in flight: it stays in the order.
     InUse,
-    /// It must be written or flushed first: it leaves the order and re-enters afterwards. So a search costs one step
-    /// per block, however many are dirty.
+    /// It must be written or flushed first, or replies with its content must be sent: it leaves the order and re-enters
+    /// afterwards. So a search costs one step per block, however many are dirty or wait for a client that reads slowly.
     Unready,
 }
 
@@ -94,12 +94,12 @@ pub(crate) enum Verdict {
 pub(crate) fn evict<P: Placed>(
     order: &mut dyn Eviction<P>,
     items: &mut [P],
-    mut judge: impl FnMut(&mut P) -> Verdict,
+    mut judge: impl FnMut(u32, &mut P) -> Verdict,
 ) -> Option<u32> {
     // Two rounds: in the first one the policy may pass over items that have a mark.
     for _ in 0..2 * order.list().len() {
         let id = order.next(items)?;
-        match judge(&mut items[id as usize]) {
+        match judge(id, &mut items[id as usize]) {
             Verdict::Goes => return Some(id),
             Verdict::InUse => order.pass(items, id),
             Verdict::Unready => order.leave(items, id),

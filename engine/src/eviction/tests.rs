@@ -155,7 +155,7 @@ proptest! {
                     let evicted = {
                         // `evict` shows only the block, so its number says which item it is.
                         (0..24).for_each(|id| items[id].number = id as u64);
-                        evict(&mut *order, &mut items, |item| {
+                        evict(&mut *order, &mut items, |_, item| {
                             let verdict = verdicts[item.number as usize];
                             if verdict == Verdict::Unready {
                                 gone.push(item.number as u32);
@@ -202,7 +202,7 @@ fn a_scan_takes_no_more_from_sieve_than_what_was_used_once() {
         }
         (0..50).for_each(|id| order.used(&mut items, id, true));
         for id in 100..190 {
-            let gone = evict(&mut *order, &mut items, |_| Verdict::Goes).unwrap();
+            let gone = evict(&mut *order, &mut items, |_, _| Verdict::Goes).unwrap();
             order.leave(&mut items, gone);
             order.enter(&mut items, id);
         }
@@ -222,6 +222,6 @@ fn a_sweep_ends_though_everything_is_marked() {
     let mut order: Box<dyn Eviction<Item>> = Policy::Sieve.order(List::default());
     (0..1000).for_each(|id| order.enter(&mut items, id));
     (0..1000).for_each(|id| order.used(&mut items, id, true));
-    assert_eq!(evict(&mut *order, &mut items, |_| Verdict::Goes), Some(SWEEP_MAX as u32));
+    assert_eq!(evict(&mut *order, &mut items, |_, _| Verdict::Goes), Some(SWEEP_MAX as u32));
     assert_eq!(items.iter().filter(|item| !item.visited).count(), SWEEP_MAX);
 }

@@ -9,7 +9,7 @@ use crate::units::{MILLISECOND, Nanos};
 /// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
 /// Time until the next search for frames after one that found none. Frames of dirty blocks and of unread replies will
-/// hardly be free a millisecond later, and each search passes over all blocks of the partition.
+/// hardly be free a millisecond later.
 const IN_USE_STEP_NS: Nanos = 100 * MILLISECOND;
 
 impl Volumes {

@@ -119,3 +119,40 @@ fn a_writer_whose_loan_is_recalled_goes_on_with_half_of_what_it_writes_back() {
     assert!((500..=526).contains(&taken), "{taken}");
     assert_eq!(cache.partition(tenant).relief, 0);
 }
+
+#[test]
+fn blocks_of_unsent_replies_leave_the_order_until_the_last_one_is_sent() {
+    for eviction in Policy::ALL {
+        let tenant = TenantId(0);
+        let mut cache = Cache::new(4, 4, 0);
+        cache.set_tenant(tenant, TenantSpec { eviction, ..TenantSpec::default() });
+        cache.partition_mut(tenant).target = 4;
+        cache.open_volume(VolumeId(0), tenant, false, false);
+        let mut frames = Vec::new();
+        assert!(cache.take_frames(tenant, 4, &mut frames));
+        for (number, &frame) in frames.iter().enumerate() {
+            let id = cache.insert(VolumeId(0), number as u64);
+            cache.begin_fill(id, frame);
+            cache.end_fill(id, true, &mut Bytes);
+            // Two replies.
+            cache.retain(frame);
+            cache.retain(frame);
+        }
+        let in_order = |cache: &mut Cache| cache.partition_mut(tenant).order.list().len();
+        assert!(!cache.take_frames(tenant, 1, &mut Vec::new()));
+        assert_eq!(in_order(&mut cache), 0, "the next search passes over nothing");
+
+        // A further use enters the block although it is still in replies.
+        let id = cache.lookup(VolumeId(0), 1).unwrap();
+        cache.touch(id);
+        frames.iter().for_each(|&frame| cache.release(frame));
+        assert!(!cache.take_frames(tenant, 1, &mut Vec::new()));
+        cache.partition_mut(tenant).stirred = false;
+        cache.release(frames[1]);
+        assert_eq!((in_order(&mut cache), cache.partition(tenant).stirred), (1, true), "what waits is tried again");
+        cache.release(frames[3]);
+        let mut taken = Vec::new();
+        assert!(cache.take_frames(tenant, 2, &mut taken));
+        assert_eq!(taken, [frames[1], frames[3]]);
+    }
+}
