@@ -8,7 +8,7 @@ use engine::nbd::wire::command;
 use engine::units::{Nanos, SECOND};
 
 use crate::Verdict;
-use crate::request::Pending;
+use crate::request::{Pending, Request};
 
 /// Of reads, of writes, and in total.
 type Sides = [u64; 3];
@@ -22,7 +22,7 @@ pub struct Entitled {
     ios: Sides,
     /// The largest requests: their bytes and their I/Os.
     largest: [Sides; 2],
-    /// Bytes of all requests in this server process, except those that failed.
+    /// Bytes of reads and writes in this server process, except those that failed.
     requested: u64,
 }
 
@@ -33,22 +33,24 @@ impl Entitled {
     }
 
     /// The engine has received a request.
-    pub fn begin(&mut self, bytes: u64) {
-        self.requested += bytes;
+    pub fn begin(&mut self, request: &Request) {
+        if matches!(request.command, command::READ | command::WRITE) {
+            self.requested += u64::from(request.len);
+        }
     }
 
     /// A request was answered.
     pub fn answered(&mut self, now: Nanos, pending: &Pending) -> Verdict {
         let (request, bytes) = (pending.request, u64::from(pending.request.len));
-        if pending.error.is_some() {
-            self.requested -= bytes;
-            return Ok(());
-        }
         let side = match request.command {
             command::READ => 0,
             command::WRITE => 1,
             _ => return Ok(()),
         };
+        if pending.error.is_some() {
+            self.requested -= bytes;
+            return Ok(());
+        }
         if pending.arrived <= self.since {
             return Ok(());
         }

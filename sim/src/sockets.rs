@@ -284,7 +284,7 @@ impl World {
     fn begin(&mut self, id: LinkId, request: Request) {
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &mut self.volumes[link.volume.0 as usize];
-        self.entitled[volume.setup.spec.tenant.0 as usize].begin(request.len.into());
+        self.entitled[volume.setup.spec.tenant.0 as usize].begin(&request);
         let start = self.step + 1;
         let mut pending = Pending::new(request, start, volume.size, volume.through_since);
         pending.may_write_through = volume.mode == WriteCache::None || volume.mode_asked == WriteCache::None;

@@ -20,6 +20,7 @@
 //! Downside: standalone-equivalent time is not here. It needs a model of the device: that of slices (`slices/meter.rs`)
 //! or of costs (`policy/fair/`). Without a model, owned time counts as the tenants' in [`DiskTime`].
 
+use super::lanes::STUCK_NS;
 use super::queue::Entry;
 use super::virtual_clock::{LOOK_NS, VirtualClock};
 use crate::disk::Op;
@@ -153,6 +154,10 @@ pub(crate) struct Books {
     cost_ns: Nanos,
     /// The sum of busy time without slices, divided by the cost in the device at the time.
     per_cost: f64,
+    /// The last completion, or the submission to an idle device; and how often the device then completed nothing for
+    /// longer than [`STUCK_NS`].
+    progress_at: Nanos,
+    silences: u64,
     /// The last [`Books::account`].
     changed_at: Option<Nanos>,
     busy_ns: Nanos,
@@ -222,6 +227,9 @@ impl Books {
     /// A queued request of the tenant goes to the device.
     pub(super) fn submitted(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
         self.account(now);
+        if self.in_device == 0 {
+            self.progress_at = now;
+        }
         self.in_device += 1;
         self.cost_ns += entry.cost_ns;
         let others_ns = self.others_ns(now, tenant);
@@ -238,6 +246,8 @@ impl Books {
     pub(super) fn completed(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
         self.account(now);
         self.in_device -= 1;
+        self.silences += u64::from(self.is_silent(now));
+        self.progress_at = now;
         let Some(account) = self.accounts.get_mut(tenant) else { return };
         account.settle(self.per_cost);
         account.usage.completed.add(entry.len);
@@ -265,7 +275,17 @@ impl Books {
         self.time.stuck += u64::from(count);
     }
 
-    /// A client of the tenant was sent `bytes`, or its write of so many bytes was acknowledged.
+    /// The device has completed nothing for longer than [`STUCK_NS`].
+    fn is_silent(&self, now: Nanos) -> bool {
+        self.in_device > 0 && now > self.progress_at + STUCK_NS
+    }
+
+    /// How often requests were given up, and how often the device was silent; `None` while it is.
+    pub(super) fn faults(&self, now: Nanos) -> Option<u64> {
+        (!self.is_silent(now)).then_some(self.time.stuck + self.silences)
+    }
+
+    /// A client of the tenant was sent `bytes` of a read, or its write of so many bytes was acknowledged.
     pub(crate) fn delivered(&mut self, tenant: TenantId, bytes: u64) {
         self.accounts[tenant].usage.delivered.add(bytes);
     }

@@ -543,6 +543,11 @@ impl Device {
         self.scheduler.books.device_wanted_ns(now, tenant)
     }
 
+    /// Faults of the device so far, as far as they concern the tenant; `None` while one lasts.
+    pub(crate) fn faults(&self, now: Nanos, tenant: TenantId) -> Option<u64> {
+        self.scheduler.faults(now, tenant)
+    }
+
     /// The most requests of the tenant's clients that were outstanding at once, recently.
     pub(crate) fn outstanding_max(&self, tenant: TenantId) -> u32 {
         self.scheduler.books.outstanding_max(tenant)

@@ -58,6 +58,11 @@ impl Lane {
         self.in_device - self.hung
     }
 
+    /// Whether a request hangs.
+    pub(crate) fn hangs(&self) -> bool {
+        self.hung > 0
+    }
+
     /// The cost of the requests in the device that do not hang.
     pub(crate) fn in_service_ns(&self) -> Nanos {
         self.in_device_ns.saturating_sub(self.hung_ns)

@@ -195,6 +195,12 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         policy.arrived(now, tenant, &entry, View { lanes, books, slices: slices.observed() });
     }
 
+    /// Faults of the device so far, as far as they concern the tenant: hung requests, and times in which nothing was
+    /// completed. `None` while one lasts.
+    pub(crate) fn faults(&self, now: Nanos, tenant: TenantId) -> Option<u64> {
+        if self.lanes[tenant].hangs() { None } else { self.books.faults(now) }
+    }
+
     /// Promotes the tenant's queued requests that `wanted` selects: they become urgent.
     pub(crate) fn promote(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
         self.lanes.promote(tenant, wanted);

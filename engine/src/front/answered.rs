@@ -51,7 +51,9 @@ impl Front {
             // A refused request may claim any length.
             stats.bytes += bytes;
             let tenant = volumes.tenant_of(volume);
-            volumes.route.disk.delivered(volumes.now, tenant, bytes);
+            // Guarantees are of data: a TRIM or a BLOCK_STATUS of a terabyte moves none.
+            let data = if matches!(kind, Kind::Read | Kind::Write) { bytes } else { 0 };
+            volumes.route.disk.delivered(volumes.now, tenant, data);
         }
         if self.answered.len() == ANSWERED_MAX {
             self.handed_over(volumes, volumes.now, |_| None);

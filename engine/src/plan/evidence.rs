@@ -71,6 +71,8 @@ pub(crate) struct Facts {
     /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,
     pub(crate) wanted_ns: Nanos,
+    /// Faults of the disk so far, as far as they concern the tenant; `None` while one lasts.
+    pub(crate) faults: Option<u64>,
 }
 
 /// What was seen of a tenant in its turn.

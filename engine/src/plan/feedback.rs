@@ -8,7 +8,8 @@
 //!
 //! The loss per slice is an average of what the meter sees. It does not have what is lost between slices: a slice that
 //! ends early because the next request does not fit, a long overrun of another tenant, places that make one switch
-//! longer than another. The difference is not explained, but measured.
+//! longer than another. The difference is not explained, but measured. What a fault of the disk takes is no loss: while
+//! requests hang, or the device completes nothing, nothing is measured.
 
 use super::evidence::Facts;
 use crate::units::{Nanos, SECOND};
@@ -19,32 +20,45 @@ const WINDOW_NS: Nanos = 10 * SECOND;
 const WANTED: f64 = 0.98;
 /// Weight of a new measurement: three of them, half a minute, count for two thirds.
 const GAIN: f64 = 0.3;
-/// The largest shortfall that is believed: more is not a loss but a fault.
+/// The largest shortfall that is believed: with more, no slice would be long enough.
 const MOST: f64 = 0.3;
+
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    at: Nanos,
+    useful_ns: Nanos,
+    wanted_ns: Nanos,
+    faults: u64,
+}
 
 /// The feedback on one tenant.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Feedback {
-    /// The beginning of the measurement, useful time and time in which it wanted the disk then.
-    since: Option<(Nanos, Nanos, Nanos)>,
+    /// The beginning of the measurement, and what was known then.
+    since: Option<Since>,
     shortfall: f64,
 }
 
 impl Feedback {
     /// Measures a tenant for which the plan expects the part `weight` of the disk and the R_time `planned`.
     pub(super) fn look(&mut self, now: Nanos, facts: &Facts, weight: f64, planned: f64) {
-        let began_anew = |useful: Nanos| facts.useful_ns < useful / 2;
-        let Some((at, useful, wanting)) = self.since.filter(|&(_, useful, _)| !began_anew(useful)) else {
-            self.since = Some((now, facts.useful_ns, facts.wanted_ns));
+        let Some(faults) = facts.faults else {
+            self.since = None;
             return;
         };
-        let past = (now - at) as f64;
-        if now < at + WINDOW_NS {
+        let is_comparable = |since: &Since| since.faults == faults && facts.useful_ns >= since.useful_ns / 2;
+        let begins = Since { at: now, useful_ns: facts.useful_ns, wanted_ns: facts.wanted_ns, faults };
+        let Some(since) = self.since.filter(is_comparable) else {
+            self.since = Some(begins);
+            return;
+        };
+        let past = (now - since.at) as f64;
+        if now < since.at + WINDOW_NS {
             return;
         }
-        self.since = Some((now, facts.useful_ns, facts.wanted_ns));
-        if (facts.wanted_ns - wanting) as f64 >= WANTED * past {
-            let measured = facts.useful_ns.saturating_sub(useful) as f64 / (weight * past);
+        self.since = Some(begins);
+        if (facts.wanted_ns - since.wanted_ns) as f64 >= WANTED * past {
+            let measured = facts.useful_ns.saturating_sub(since.useful_ns) as f64 / (weight * past);
             self.shortfall = (self.shortfall + GAIN * (planned - measured - self.shortfall)).clamp(0.0, MOST);
         }
     }
@@ -64,6 +78,11 @@ mod tests {
     /// After twenty windows in each of which a tenant with half a disk does `useful` seconds of work and wants it for
     /// `wanting`.
     fn after(useful: Nanos, wanting: Nanos) -> f64 {
+        beside(useful, wanting, |_| Some(0))
+    }
+
+    /// The same, with faults of the disk by window.
+    fn beside(useful: Nanos, wanting: Nanos, faults: impl Fn(u64) -> Option<u64>) -> f64 {
         let mut feedback = Feedback::default();
         for window in 0..=20 {
             let facts = Facts {
@@ -77,6 +96,7 @@ mod tests {
                 streams_lack: 0.0,
                 useful_ns: window * useful * SECOND,
                 wanted_ns: window * wanting * SECOND,
+                faults: faults(window),
             };
             feedback.look(window * WINDOW_NS, &facts, 0.5, 0.95);
         }
@@ -89,5 +109,12 @@ mod tests {
         assert_eq!(after(5, 10), 0.0, "more than planned");
         assert_eq!(after(1, 9), 0.0, "it did not want more");
         assert_eq!(after(0, 10), MOST);
+    }
+
+    #[test]
+    fn what_a_fault_takes_is_no_loss() {
+        assert_eq!(beside(0, 10, Some), 0.0, "each window has one");
+        assert_eq!(beside(0, 10, |_| None), 0.0, "it lasts");
+        assert!(beside(0, 10, |window| (window != 10).then_some(0)) > 0.2, "the other windows count");
     }
 }

@@ -422,6 +422,7 @@ impl Planner {
             streams_lack: model.map_or(0.0, |model| model.streams_lack),
             useful_ns: 0,
             wanted_ns: 0,
+            faults: None,
         }
     }
 }

@@ -251,6 +251,7 @@ impl Server {
             streams_lack: plan.map_or(0.0, |plan| plan.streams_lack()),
             useful_ns: plan.map_or(0, |plan| plan.useful_ns),
             wanted_ns,
+            faults: disk.faults(now, tenant),
         }
     }
 

@@ -246,6 +246,10 @@ struct Current {
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
     /// the owner may have there.
     is_held_up: bool,
+    /// Since when it waits for earlier sequential reads.
+    follows_since: Option<Nanos>,
+    /// Requests of it were given up: it says nothing of what others take.
+    has_given_up: bool,
     watch: Watch,
 }
 
@@ -253,7 +257,7 @@ impl Current {
     /// Nothing more is issued; when the device is empty, the slice ends for `cause`.
     fn drains(&mut self, now: Nanos, cause: Cause, lane: &Lane) -> Step {
         self.draining = Some((now, cause));
-        self.watch.drain(now, lane.in_service(), lane.in_device_ns());
+        self.watch.drain(now, lane.in_service(), lane.in_service_ns());
         Step::Again
     }
 
@@ -399,6 +403,8 @@ impl Slices {
             was_held: false,
             issued: 0,
             is_held_up: false,
+            follows_since: None,
+            has_given_up: false,
             watch: meter.watch(now, switch_ns),
         });
     }
@@ -431,16 +437,22 @@ impl Slices {
         };
         current.was_held |= current.held_until.take().is_some();
         let left = current.ends.saturating_sub(now);
-        let fits = habits.meter.drain_ns(lane.in_device_ns() + entry.cost_ns) <= left;
+        let fits = habits.meter.drain_ns(lane.in_service_ns() + entry.cost_ns) <= left;
         if !fits && current.issued > 0 {
             let cost_ns = entry.cost_ns;
             return self.is_over(now, cost_ns, Stage { lanes, books, policy });
         }
         let are_many = habits.followers >= FOLLOWERS_MAX && habits.following >= FOLLOWING_BYTES;
-        current.is_held_up = entry.reads_on() && are_many;
-        if current.is_held_up {
-            return Step::Wait;
+        if entry.reads_on() && are_many {
+            let since = *current.follows_since.get_or_insert(now);
+            current.is_held_up = now < since + habits.meter.drain_ns(lane.in_service_ns()) + STUCK_NS;
+            if current.is_held_up {
+                return Step::Wait;
+            }
+            // They hang.
+            (habits.followers, habits.following) = (0, 0);
         }
+        current.follows_since = None;
         current.issued += 1;
         current.watch.issued(now, entry, lane.in_service() == 0);
         if entry.reads_on() {
@@ -465,7 +477,7 @@ impl Slices {
             return current.drains(now, Cause::UsedUp, lane);
         }
         // No other tenant has work: the owner's next slice follows without a drain.
-        let drain_ns = self.observed[owner].meter.drain_ns(lane.in_device_ns() + cost_ns);
+        let drain_ns = self.observed[owner].meter.drain_ns(lane.in_service_ns() + cost_ns);
         let next_ns = policy.continues(now, owner, View { lanes, books, slices: &self.observed });
         let Some(next_ns) = next_ns else { return current.drains(now, Cause::UsedUp, lane) };
         (current.ends, current.enough) = (now + next_ns.max(drain_ns), None);
@@ -504,13 +516,14 @@ impl Slices {
         let lane = &stage.lanes[owner];
         if lane.in_service() > 0 && !planted!(SliceNotDrained) {
             let habits = &mut self.observed[owner];
-            let is_late = now >= since + habits.meter.drain_ns(lane.in_device_ns()) + STUCK_NS;
+            let is_late = now >= since + habits.meter.drain_ns(lane.in_service_ns()) + STUCK_NS;
             if !is_late || planted!(HungRequestHoldsSlice) {
                 return Step::Wait;
             }
             let given_up = stage.lanes.give_up(now, owner);
             stage.books.gave_up(now, owner, given_up);
             (habits.followers, habits.following) = (0, 0);
+            self.current.as_mut().expect("a slice").has_given_up = true;
         }
         self.end(now, cause, stage);
         Step::Ended
@@ -520,9 +533,10 @@ impl Slices {
     pub(super) fn end<P: Slicing + ?Sized>(&mut self, now: Nanos, cause: Cause, stage: Stage<'_, P>) {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.take().expect("a slice");
-        let Current { owner, begun, ends, watch, was_held, lent, .. } = current;
+        let Current { owner, begun, ends, watch, was_held, lent, has_given_up, .. } = current;
         let habits = &mut self.observed[owner];
         let useful_ns = match lent {
+            _ if has_given_up => habits.meter.useful_ns(now, &watch),
             Some(_) => habits.meter.lent(now, &watch),
             None => habits.meter.slice(now, &watch, cause),
         };
@@ -549,7 +563,7 @@ impl Slices {
         let lane = &lanes[current.owner];
         let meter = &self.observed[current.owner].meter;
         if let Some((since, _)) = current.draining {
-            return Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS);
+            return Some(since + meter.drain_ns(lane.in_service_ns()) + STUCK_NS);
         }
         let others = lane.queue.len() < lanes.waiting();
         // The owner only has requests in the device, which may hang, and another tenant waits.

@@ -145,6 +145,47 @@ fn the_disk_idles_for_a_client_that_pauses_within_its_slice() {
     assert!(served > 100, "{served} requests, about four for each of 30 slices");
 }
 
+/// A has `hung` in the device; then `next` is queued, and nobody else waits. Returns when it goes
+/// to the device.
+fn after_hung(hung: &[Entry], next: Entry) -> Nanos {
+    let (mut scheduler, mut now) = (scheduler(None), 0);
+    hung.iter().for_each(|&entry| scheduler.arrived(0, A, entry, false));
+    hung.iter().for_each(|_| assert!(scheduler.next(0).is_some()));
+    scheduler.arrived(0, A, next, false);
+    while scheduler.next(now).is_none() {
+        now = scheduler.poll_timeout().expect("something happens").max(now + 1);
+        assert!(now < 10 * SECOND, "it waits for ever");
+    }
+    now
+}
+
+#[test]
+fn sequential_reads_that_hang_hold_up_a_tenant_that_is_alone_for_a_limited_time() {
+    let follows = |io| Entry { follows: true, len: FOLLOWING_BYTES, ..entry(io) };
+    let hung: Vec<Entry> = (0..FOLLOWERS_MAX).map(follows).collect();
+    let at = after_hung(&hung, follows(8));
+    assert!((STUCK_NS..STUCK_NS + 2 * SECOND).contains(&at), "{at}");
+    assert_eq!(after_hung(&hung, entry(8)), 0, "another read follows nothing");
+}
+
+#[test]
+fn hung_requests_do_not_shorten_the_slices_of_their_tenant() {
+    let (mut scheduler, mut now) = (scheduler(None), 0);
+    // They would take longer than a slice.
+    let hung = Entry { cost_ns: 2 * SECOND, ..entry(0) };
+    scheduler.arrived(0, A, hung, false);
+    assert!(scheduler.next(0).is_some());
+    scheduler.arrived(0, B, entry(1), false);
+    while scheduler.next(now).is_none() {
+        now = scheduler.poll_timeout().expect("something happens").max(now + 1);
+    }
+    scheduler.done(now, B, &entry(1), now);
+    (0..300).for_each(|io| scheduler.arrived(now, if io % 2 == 0 { A } else { B }, entry(io), false));
+    let served: Vec<_> = (0..220).map_while(|_| serve(&mut scheduler, &mut now)).collect();
+    let slices: Vec<_> = served.chunk_by(|a, b| a == b).map(|slice| (slice[0], slice.len())).collect();
+    assert!(slices.iter().any(|&(tenant, requests)| tenant == A && requests > 90), "{slices:?}");
+}
+
 #[test]
 fn an_interrupted_slice_drains_before_the_next_one_begins() {
     let (mut scheduler, now) = (scheduler(None), 10 * MS);

@@ -155,7 +155,7 @@ impl Follow {
             let lane = &view.lanes[tenant];
             let takes_ns = || {
                 let cost_ns = lane.queue.peek().map_or(0, |entry| entry.cost_ns);
-                self.settings.switch_ns + view.slices[tenant].meter.drain_ns(lane.in_device_ns() + cost_ns)
+                self.settings.switch_ns + view.slices[tenant].meter.drain_ns(lane.in_service_ns() + cost_ns)
             };
             Some(tenant) != owner && view.lanes.wants_device(lane) && takes_ns() <= left_ns
         };
@@ -294,7 +294,7 @@ impl Follow {
         // A request that seems to take longer than the slot is issued nevertheless, or it never would be, unless the
         // tenant had its slice or an overrun took most of the slot.
         let is_first = self.tenants[owner].served_in != Some(slot.start) && left_ns > slot.length_ns / 2;
-        let fits = is_first || view.slices[owner].meter.drain_ns(lane.in_device_ns() + cost_ns) <= left_ns;
+        let fits = is_first || view.slices[owner].meter.drain_ns(lane.in_service_ns() + cost_ns) <= left_ns;
         // The client of a striped volume may wait for another server since its last slot, and have its next request
         // here as soon as that one has answered.
         let idling = Idling { most_ns: left_ns, return_ns: self.return_ns() };

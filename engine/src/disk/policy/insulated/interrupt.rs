@@ -127,7 +127,7 @@ impl Insulated {
         }
         // The lengths are those of the last plan, 0 for a new tenant: a plan takes too long for each request.
         let lost_ns = self.cut_ns(owner, view);
-        let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_device_ns());
+        let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_service_ns());
         let payer = self.payer(left_ns, drain_ns, lost_ns, view);
         self.interrupts.price = payer.map(|payer| (payer, lost_ns));
         payer.is_some()
