@@ -164,7 +164,7 @@ impl Session {
 
     /// Whether both are of the same client, with the same access.
     fn is_of(&self, claim: &Claim, may_write: bool) -> bool {
-        self.claim.client == claim.client && self.may_write == may_write
+        self.claim.is_by_client_of(claim) && self.may_write == may_write
     }
 
     /// Whether both can be open at the same time.
@@ -196,7 +196,7 @@ impl Sessions {
     /// For how long another client's lease runs that has no connection.
     fn leased(&self, claim: &Claim) -> Option<(String, Duration)> {
         let past = self.past.lock().expect("no one panics while holding it");
-        let past = past.as_ref().filter(|past| past.client != claim.client)?;
+        let past = past.as_ref().filter(|past| past.client != claim.client || !claim.leased)?;
         let left = (past.ended + LEASE_HERE).checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
         Some((past.client.clone(), left))
     }
@@ -212,7 +212,8 @@ impl Sessions {
     /// Whether a client could be admitted now, apart from epochs.
     pub fn admits(&self, client: &str) -> Result<(), Conflict> {
         let claim = Claim { client: client.into(), epoch: u64::MAX, after: None, shared: false, leased: true };
-        let others = self.table().iter().filter_map(Weak::upgrade).find(|it| it.may_write && it.claim.client != client);
+        let is_other = |it: &Lease| it.may_write && !it.claim.is_by_client_of(&claim);
+        let others = self.table().iter().filter_map(Weak::upgrade).find(is_other);
         match (others, self.leased(&claim)) {
             (Some(holder), _) => Err(Conflict::InUse(holder)),
             (None, Some((client, left))) => Err(Conflict::Leased(client, left)),
@@ -324,6 +325,17 @@ mod tests {
 
     fn have_ended(ends: Vec<watch::Receiver<()>>) -> bool {
         ended(ends).now_or_never().is_some()
+    }
+
+    #[test]
+    fn a_claim_without_a_lease_does_not_supersede_one_with_a_lease() {
+        let sessions = Sessions::default();
+        let leased = sessions.enter(&claim("a/1/lease"), true).unwrap();
+        assert_eq!(in_use(sessions.enter(&claim("a/9"), true)), "a");
+        assert!(!leased.is_superseded());
+        drop(leased);
+        assert!(matches!(sessions.enter(&claim("a/9"), true), Err(Conflict::Leased(by, _)) if by == "a"));
+        sessions.enter(&claim("a/2/lease"), true).unwrap();
     }
 
     #[test]

@@ -273,8 +273,8 @@ impl Cache {
         let volume = &mut self.volumes[volume];
         volume.all.remove(&mut self.blocks, id);
         volume.regions[region(number)] -= 1;
-        self.release(frame);
         self.blocks[id as usize].frame = FrameId::ZERO;
+        self.release(frame);
         self.free_blocks.push(id);
     }
 
@@ -402,11 +402,12 @@ impl Cache {
     pub(crate) fn release(&mut self, frame: FrameId) {
         let Some((tenant, left)) = self.pool.release(frame) else { return };
         let partition = self.partition_mut(tenant);
-        // Pieces that wait for frames may have one now.
+        // Pieces that wait for frames may have one now, or one that can be evicted.
         partition.stirred = true;
         match left {
             Left::Nobody => partition.used -= 1,
-            Left::Block(id) => {
+            Left::One(None) => {}
+            Left::One(Some(id)) => {
                 let block = self.block(id);
                 // Otherwise it was used, written or dropped meanwhile.
                 if block.frame == frame && !block.in_order && !block.unwritten() && !block.kept {

@@ -24,9 +24,9 @@ pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>
 pub(crate) enum Left {
     /// None: the frame is free.
     Nobody,
-    /// One, that of this block, which left the eviction order meanwhile: it can be evicted again, if it still has the
-    /// frame.
-    Block(BlockId),
+    /// One: that of the block, if the frame belongs to one. If it left the eviction order meanwhile, which block it is:
+    /// it can be evicted again, if it still has the frame.
+    One(Option<BlockId>),
 }
 
 /// All frames of one disk. Numbers 1 to `limit` may be in use; frames above it retire as they become free.
@@ -109,7 +109,7 @@ impl Pool {
         self.meta[frame.0 as usize].references
     }
 
-    /// Releases a reference. Returns the tenant that the frame is charged to, and what can be evicted now, if anything.
+    /// Releases a reference. Returns the tenant that the frame is charged to, unless two or more references remain.
     pub(crate) fn release(&mut self, frame: FrameId) -> Option<(TenantId, Left)> {
         if frame == FrameId::ZERO {
             return None;
@@ -120,9 +120,9 @@ impl Pool {
         let tenant = TenantId(meta.tenant);
         match meta.references {
             0 => {}
-            1 if meta.left_order != NONE => {
+            1 => {
                 let block = std::mem::replace(&mut meta.left_order, NONE);
-                return Some((tenant, Left::Block(block)));
+                return Some((tenant, Left::One((block != NONE).then_some(block))));
             }
             _ => return None,
         }
@@ -190,7 +190,7 @@ mod tests {
         let frame = take(&mut pool, 1)[0];
         assert_eq!(pool.available(), 0);
         pool.retain(frame);
-        assert_eq!(pool.release(frame), None);
+        assert_eq!(pool.release(frame), Some((TENANT, Left::One(None))));
         assert_eq!(pool.release(frame), Some((TENANT, Left::Nobody)));
         assert_eq!(take(&mut pool, 1), [frame]);
     }
@@ -203,9 +203,9 @@ mod tests {
         pool.retain(frame);
         pool.left_order(frame, 7);
         assert_eq!(pool.release(frame), None);
-        assert_eq!(pool.release(frame), Some((TENANT, Left::Block(7))));
+        assert_eq!(pool.release(frame), Some((TENANT, Left::One(Some(7)))));
         pool.retain(frame);
-        assert_eq!(pool.release(frame), None, "once");
+        assert_eq!(pool.release(frame), Some((TENANT, Left::One(None))), "once");
     }
 
     #[test]

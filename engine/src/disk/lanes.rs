@@ -48,11 +48,6 @@ impl Lane {
         self.in_device
     }
 
-    /// The cost of the requests in the device, hung ones included.
-    pub(crate) fn in_device_ns(&self) -> Nanos {
-        self.in_device_ns
-    }
-
     /// Requests in the device that do not hang.
     pub(crate) fn in_service(&self) -> u32 {
         self.in_device - self.hung

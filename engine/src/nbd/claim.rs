@@ -61,6 +61,12 @@ pub struct Claim {
 pub const COUNTED_BITS: u32 = 24;
 
 impl Claim {
+    /// Whether both are of the same client. Without a lease anybody can claim any name and epoch, so a client with a
+    /// lease is another one than that of the same name without.
+    pub fn is_by_client_of(&self, other: &Claim) -> bool {
+        (&self.client, self.leased) == (&other.client, other.leased)
+    }
+
     /// Whether the server's latest epoch shows that the cluster has issued a number to another client since: then what
     /// this client has cached is outdated. If only the lower bits are too low, the claim is refused, but the client's
     /// next session is admitted. That happens when the first connection of a session ends before the second one claims.

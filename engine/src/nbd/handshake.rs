@@ -503,6 +503,10 @@ impl Handshake {
             data.extend(export.name.as_bytes());
             data.extend(export.description.as_bytes());
             self.reply(option::LIST, reply::SERVER, &data);
+            if self.outcome == Outcome::Closed {
+                // It has too much to send already.
+                return;
+            }
         }
         self.reply(option::LIST, reply::ACK, &[]);
     }

@@ -434,6 +434,17 @@ impl Volumes {
         }
     }
 
+    /// Whether the payload of a request that changes data is still to come.
+    pub(super) fn is_receiving_change(&self, client: &Client) -> bool {
+        let request = match client.inbound {
+            Inbound::Header | Inbound::Stopped => return false,
+            Inbound::Held => return true,
+            Inbound::Reserving { piece } | Inbound::Payload { piece, .. } => self.pieces[piece].request,
+            Inbound::Discard { request, .. } => request,
+        };
+        changes(self.requests[request].kind)
+    }
+
     fn check_gone(&mut self, conn: ConnId) {
         let client = &self.clients[conn];
         if client.in_flight == 0 && !client.open {

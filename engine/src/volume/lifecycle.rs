@@ -9,7 +9,7 @@
 //! A command is refused at once, or it begins, and [`Volumes::change_on`] continues it whenever its volume is tended.
 //! The layer above closes the connections of a volume that is restricted or closed.
 
-use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
+use super::{Client, Effect, FlushFor, Volume, Volumes};
 use crate::cluster::Timetable;
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
@@ -292,8 +292,8 @@ impl Volumes {
         let received = self.clients.values().all(|client| {
             // A request whose payload is incomplete counts as not received. The drain does not wait for reads: a
             // stalled reader must not prevent the flush of other clients' data.
-            let coming = !matches!(client.inbound, Inbound::Header | Inbound::Stopped);
-            client.changing <= u32::from(coming) || self.is_store(self.tenant_of(client.volume))
+            client.changing <= u32::from(self.is_receiving_change(client))
+                || self.is_store(self.tenant_of(client.volume))
         });
         if !received {
             return;

@@ -111,7 +111,7 @@ impl Cluster {
             // Somebody else was faster.
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "created").await?;
-            self.served(&name, &planned).await;
+            self.served(&name, &planned.volume, planned.schedule.version).await;
             return Ok(self.created(&name, &planned).await);
         }
     }
@@ -221,9 +221,12 @@ impl Cluster {
         if !is_known || image.alive.contains_key(server) || image.volumes_of(server).next().is_some() {
             return Ok(false);
         }
-        // It gets no volume meanwhile: only servers that run do.
+        // A change that is being made may give it a volume.
+        if let Some(other) = other_change(&image) {
+            return Err(ClusterError::Changing(other));
+        }
         let keys = ["members", "draining", "versions"].map(|of| etcd.remove(&format!("{of}/{server}")));
-        let when = vec![etcd.unchanged(&image, &format!("alive/{server}"))];
+        let when = [format!("alive/{server}"), "change".into()].map(|key| etcd.unchanged(&image, &key)).into();
         Ok(etcd.transact(when, keys.into()).await.map_err(down)?.is_some())
     }
 
@@ -383,11 +386,12 @@ impl Cluster {
         }
     }
 
-    /// Waits for some time until all servers serve their parts of a new volume.
-    async fn served(&self, name: &Name, Planned { volume, schedule }: &Planned) {
-        // What a server said before it knew of the volume does not count.
+    /// Waits for some time until all servers serve their parts of a volume as it is since a version of the schedule.
+    /// Whether they do.
+    pub(super) async fn served(&self, name: &Name, volume: &Volume, version: u64) -> bool {
+        // What a server said before it knew of the change does not count.
         let is_served = |image: &Image| {
-            let knows = |it: &Alive| it.version >= schedule.version && !it.missing.contains(name);
+            let knows = |it: &Alive| it.version >= version && !it.missing.contains(name);
             let serves = |server: &Name| image.alive.get(server).is_some_and(knows);
             image.volumes.get(name).is_none_or(|known| known.uuid != volume.uuid) || volume.servers.iter().all(serves)
         };
@@ -395,9 +399,10 @@ impl Cluster {
         let until = Instant::now() + SERVED_TIMEOUT;
         while !images.borrow_and_update().as_ref().is_some_and(|image| is_served(image)) {
             if timeout_at(until, images.changed()).await.is_err() {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Waits for some time until all servers, except those that are away, have deleted their parts. Returns those that

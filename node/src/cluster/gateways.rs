@@ -1,11 +1,20 @@
 //! Answers to gateways (`layout.rs`).
 
+use std::time::{Duration, Instant};
+
 use engine::nbd::COUNTED_BITS;
+use engine::units::Nanos;
+use uuid::Uuid;
 
 use super::layout::{Layout, Question, SlotOf, address_of};
 use super::{Cluster, ClusterError};
 use crate::control::Target;
 use crate::quantity::Name;
+
+/// Time between two epochs of a volume. Each is a durable write of etcd, and all servers look at all of it then.
+const EPOCH_INTERVAL: Duration = Duration::from_millis(250);
+/// How many epochs of a volume may be waited for.
+const EPOCHS_WAITING: u32 = 16;
 
 impl Cluster {
     /// Answers a question about a volume that the client may open; an error is for people.
@@ -37,6 +46,8 @@ impl Cluster {
             Question::Epoch(above) => {
                 let uuid = target.part.ok_or_else(|| format!("volume '{name}' is not one of the cluster"))?;
                 let etcd = self.etcd().map_err(|error| error.to_string())?;
+                let turn = self.epoch_turn(uuid).ok_or_else(|| format!("too many gateways open volume '{name}'"))?;
+                tokio::time::sleep_until(turn.into()).await;
                 let epoch = etcd.next_epoch(uuid, above).await;
                 Ok(epoch.map_err(|error| ClusterError::Etcd(error.to_string()).to_string())?.to_string())
             }
@@ -48,6 +59,7 @@ impl Cluster {
                 let permille = self.state().disk.as_ref().map_or(900, |(_, facts)| facts.insulation_permille);
                 // As for what the disk loses, a quarter of the permitted loss is a reserve.
                 let lost_permille = u64::from((1000 - permille.min(999)) * 3).div_ceil(4);
+                let loss_ns = loss_ns.min(self.slot_ns(name).unwrap_or(0));
                 self.report_need(name, loss_ns.saturating_mul(1000) / lost_permille);
                 Ok("noted".into())
             }
@@ -57,6 +69,26 @@ impl Cluster {
                 Ok("noted".into())
             }
         }
+    }
+
+    /// When the next epoch of a volume may be issued; `None` if too many are waited for.
+    fn epoch_turn(&self, volume: Uuid) -> Option<Instant> {
+        let (now, mut state) = (Instant::now(), self.state());
+        let turns = &mut state.epoch_turns;
+        turns.retain(|_, next| *next > now);
+        let turn = turns.get(&volume).copied().unwrap_or(now);
+        if turn > now + EPOCH_INTERVAL * EPOCHS_WAITING {
+            return None;
+        }
+        turns.insert(volume, turn + EPOCH_INTERVAL);
+        Some(turn)
+    }
+
+    /// The length of a volume's slices: it cannot lose more of one.
+    fn slot_ns(&self, volume: &Name) -> Option<Nanos> {
+        let state = self.state();
+        let slots = &state.kept.as_ref()?.schedule.slots;
+        slots.iter().find(|slot| slot.volume == *volume).map(|slot| slot.length_ns)
     }
 
     fn layout(&self, name: &Name) -> Result<Layout, String> {

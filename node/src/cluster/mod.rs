@@ -38,9 +38,10 @@ pub mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::{Notify, watch};
+use uuid::Uuid;
 
 pub use self::clock::ahead_ns;
 pub use self::config::{Options, Settings};
@@ -84,6 +85,8 @@ struct State {
     clock: ClockState,
     /// What the slices on the disk are measured to need.
     needs: Needs,
+    /// When the next epoch of a volume may be issued, of volumes that have just had one.
+    epoch_turns: BTreeMap<Uuid, Instant>,
     /// Whether parts are being created or deleted.
     is_working: bool,
     /// What fails on this server, by what it does.
@@ -133,6 +136,7 @@ impl Cluster {
             following: Following::default(),
             clock: clock::state(&settings),
             needs: Needs::default(),
+            epoch_turns: BTreeMap::new(),
             is_working: false,
             trouble: BTreeMap::new(),
         };

@@ -25,7 +25,7 @@ use crate::control::view::Done;
 use crate::quantity::Name;
 
 /// Parts of one server that are removed in one transaction: etcd limits that to 128 operations.
-const PARTS_MAX: usize = 50;
+const PARTS_MAX: usize = 36;
 
 /// A schedule in which a server has no slots: nothing moves. A volume on other servers keeps its slot there.
 fn without_server(schedule: &Schedule, server: &Name) -> Schedule {
@@ -61,7 +61,10 @@ pub(super) fn transaction(etcd: &Etcd, image: &Image, server: &Name, disk: uuid:
         when.push(etcd.unchanged(image, &key));
         match left {
             Some(left) => then.push(etcd.put(&key, &left, None)),
-            None => then.extend([etcd.remove(&key), etcd.remove_below(&format!("gone/{}/", volume.uuid))]),
+            None => {
+                let keys = [key, format!("epochs/{}", volume.uuid)].map(|key| etcd.remove(&key));
+                then.extend(keys.into_iter().chain([etcd.remove_below(&format!("gone/{}/", volume.uuid))]));
+            }
         }
     }
     (when, then)

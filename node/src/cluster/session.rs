@@ -24,6 +24,8 @@ pub const PAUSE: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(10);
 /// How often the lease is renewed, and things that no key of etcd tells of are looked at.
 const TICK: Duration = Duration::from_secs(1);
+/// Time between two looks at all that etcd has.
+const LOOKS_INTERVAL: Duration = Duration::from_millis(20);
 /// Free space and measured needs change all the time; they are told at most that often, unless something else is.
 const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
@@ -57,6 +59,7 @@ impl Cluster {
         let (mut told, mut ticks) = (Told { alive: None, at: Instant::now() }, interval(TICK));
         let mut retiming = Retiming::default();
         loop {
+            let read_at = Instant::now();
             self.control.set_issued(image.epochs.clone());
             self.image.send_replace(Some(image.clone()));
             self.look(&etcd, &lease, &image, &mut told).await?;
@@ -71,7 +74,8 @@ impl Cluster {
                 () = self.wake.notified() => {}
                 _ = ticks.tick() => lease.renew().await?,
             }
-            // One look for all that has happened so far.
+            // One look for all that has happened so far. What gateways do changes etcd, too, and may be much.
+            tokio::time::sleep(LOOKS_INTERVAL.saturating_sub(read_at.elapsed())).await;
             while let Ok(event) = timeout(Duration::ZERO, watch.message()).await {
                 event?.ok_or(EtcdError::Closed)?;
             }
@@ -205,12 +209,13 @@ impl Cluster {
     fn alive(&self, image: &Image, disk: &Name, facts: &DiskFacts) -> Alive {
         // If they are not known, none is served as far as the cluster knows.
         let parts = self.control.parts(disk).unwrap_or_default();
-        let is_missing = |name: &Name, uuid| {
-            let here = parts.get(name).filter(|here| here.part.volume == uuid);
-            here.is_none_or(|here| !here.is_served || !here.part.committed)
+        // A part that is still to grow is not what clients should open.
+        let is_missing = |name: &Name, volume: &Volume| {
+            let here = parts.get(name).filter(|here| here.part.volume == volume.uuid);
+            here.is_none_or(|here| !here.is_served || !here.part.committed || here.part.size < volume.size)
         };
         let expected = image.volumes_of(&self.settings.name).filter(|(_, volume)| !volume.deleting);
-        let missing = expected.filter(|(name, volume)| is_missing(name, volume.uuid)).map(|(name, _)| name.clone());
+        let missing = expected.filter(|(name, volume)| is_missing(name, volume)).map(|(name, _)| name.clone());
         let state = self.state();
         Alive {
             disk: disk.clone(),

@@ -24,7 +24,7 @@ enum Wanted {
 impl Cluster {
     /// Gives a volume another share on all its servers, if there is a place for it.
     pub async fn set_share(&self, name: &Name, share: ShareText) -> Result<Done, ClusterError> {
-        let schedule = self.update(name, Wanted::Share(share.clone())).await?;
+        let (schedule, _) = self.update(name, Wanted::Share(share.clone())).await?;
         let slot = schedule.slots.iter().find(|slot| slot.volume == *name).expect("it has a slot");
         let message = format!(
             "volume '{name}' has a share of {share} on {}; its slice is {} of each round of {}, R of the cluster is \
@@ -43,13 +43,18 @@ impl Cluster {
             return Err(ClusterError::Invalid(format!("volume '{name}' of the cluster: its new size is missing")));
         };
         check_size(size).map_err(|why| ClusterError::Invalid(why.to_string()))?;
-        self.update(name, Wanted::Size(size)).await?;
-        let message = format!("volume '{name}' now has {}; clients see the new size when they open it", Size(size));
+        let (_, has_grown) = self.update(name, Wanted::Size(size)).await?;
+        let message = match has_grown {
+            true => format!("volume '{name}' now has {}; clients see the new size when they open it", Size(size)),
+            false => {
+                format!("volume '{name}' will have {}; not all servers have made their parts larger yet", Size(size))
+            }
+        };
         Ok(Done { message, volume: self.control.show_volume(name).await.ok(), disk: None, tenant: None })
     }
 
-    /// Makes the change. Returns the schedule with it.
-    async fn update(&self, name: &Name, wanted: Wanted) -> Result<Schedule, ClusterError> {
+    /// Makes the change. Returns the schedule with it, and whether all parts are as large as they should be.
+    async fn update(&self, name: &Name, wanted: Wanted) -> Result<(Schedule, bool), ClusterError> {
         let until = Instant::now() + self.settings.change_timeout;
         loop {
             let etcd: Etcd = self.joined()?;
@@ -79,11 +84,12 @@ impl Cluster {
             if let Some(away) = servers.iter().find(|server| !image.alive.contains_key(*server)) {
                 return Err(ClusterError::Away(away.clone()));
             }
-            let what = What::Update { volume };
+            let what = What::Update { volume: volume.clone() };
             let proposed = self.propose(&etcd, &image, (name, what), schedule, servers).await?;
             let Some((change, revision)) = proposed else { continue };
             self.completed(&change, revision, "changed").await?;
-            return Ok(change.schedule);
+            let is_served = self.served(name, &volume, version).await;
+            return Ok((change.schedule, is_served));
         }
     }
 

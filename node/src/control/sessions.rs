@@ -140,7 +140,13 @@ impl Control {
     /// The latest epoch of a session of a volume with a lease.
     pub async fn last_epoch(&self, target: &Target) -> Result<u64, Refused> {
         let (store, name, uuid) = self.claimed(target)?;
-        Ok(with_files(&store, &name, move |files| files.last_epoch(uuid)).await??)
+        let turn = self.recording.wait(&name).await;
+        let last = with_files(&store, &name, move |files| {
+            // One thread for each volume waits for a file system that hangs.
+            let _turn = turn;
+            files.last_epoch(uuid)
+        });
+        Ok(last.await??)
     }
 
     /// A gateway uses nothing of a volume any more.
@@ -157,8 +163,12 @@ impl Control {
     ) -> Result<T, Refused> {
         let (store, name, uuid) = self.claimed(target)?;
         if may_write && target.sessions.must_learn_last() {
-            let last = with_files(&store, &name, move |files| files.last_leased(uuid)).await??;
-            target.sessions.learn_last(last);
+            let turn = self.recording.wait(&name).await;
+            let last = with_files(&store, &name, move |files| {
+                let _turn = turn;
+                files.last_leased(uuid)
+            });
+            target.sessions.learn_last(last.await??);
         }
         let mut entered = enter(&target.sessions);
         if let Err(Conflict::InUse(by)) = &entered {

@@ -293,6 +293,13 @@ impl Control {
         volumes.filter(|(_, volume)| is_leased(volume)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// The size of a volume, bytes; `None` if there is none, or its specification cannot be read.
+    pub fn size_of(&self, name: &Name) -> Option<u64> {
+        let state = self.state();
+        let (_, volume) = state.find(name).ok()?;
+        volume.spec.as_ref().map(|spec| spec.size)
+    }
+
     /// Tells the engine of a striped volume when it has its slots.
     pub async fn set_slot(&self, name: &Name, timetable: Timetable, slot: Slot) {
         let found = self.state().find(name).ok().and_then(|(disk, volume)| Some((disk, volume.id()?)));

@@ -20,8 +20,13 @@ const STASH_KEPT: usize = 512;
 pub enum Phase {
     /// Requests are received, replies are sent.
     Open,
-    /// Remaining replies are sent. The connection is closed if the peer accepts none of them before this moment.
-    Finishing(Nanos),
+    /// Remaining replies are sent.
+    Finishing {
+        /// The connection is closed if the peer accepts none of them before this moment.
+        deadline: Nanos,
+        /// It is closed at this moment, however many remain: who closes a volume waits for it.
+        ends: Nanos,
+    },
     /// The socket is being closed.
     Closing,
     /// The socket is closed; the engine may still refer to the connection.

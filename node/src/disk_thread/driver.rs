@@ -46,6 +46,8 @@ const DIRECT_BYTES_MIN: u64 = 16 * 1024;
 const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
 /// How long the last replies of a connection may make no progress before it is closed.
 const FINISH_TIMEOUT: Nanos = 5 * SECOND;
+/// How long they may take in all: enough for 8 MiB at 280 KiB/s.
+const FINISH_MOST: Nanos = 30 * SECOND;
 mod mail;
 #[cfg(test)]
 mod tests;
@@ -474,7 +476,7 @@ impl<R: Reactor> Driver<R> {
     /// Queues the connection for sending in this pass.
     fn queue_send(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
-        let open = matches!(connection.phase, Phase::Open | Phase::Finishing(_));
+        let open = matches!(connection.phase, Phase::Open | Phase::Finishing { .. });
         if open && !connection.sending && !std::mem::replace(&mut connection.send_queued, true) {
             self.senders.push(conn);
         }
@@ -493,7 +495,7 @@ impl<R: Reactor> Driver<R> {
                 return true;
             }
             connection.send_queued = false;
-            if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+            if !matches!(connection.phase, Phase::Open | Phase::Finishing { .. }) {
                 return false;
             }
             let mut parts = self.server.outgoing(conn).peekable();
@@ -521,7 +523,7 @@ impl<R: Reactor> Driver<R> {
         self.connection(conn).sending = false;
         self.apply(Event::Sent { conn, bytes });
         self.queue_send(conn);
-        if let Some(Connection { phase: Phase::Finishing(_), .. }) = &self.connections[conn.0 as usize] {
+        if let Some(Connection { phase: Phase::Finishing { .. }, .. }) = &self.connections[conn.0 as usize] {
             self.set_timeout(conn);
         }
     }
@@ -579,15 +581,19 @@ impl<R: Reactor> Driver<R> {
     }
 
     fn set_timeout(&mut self, conn: ConnId) {
-        let deadline = self.now + FINISH_TIMEOUT;
-        self.connection(conn).phase = Phase::Finishing(deadline);
+        let ends = match self.connection(conn).phase {
+            Phase::Finishing { ends, .. } => ends,
+            _ => self.now + FINISH_MOST,
+        };
+        let deadline = (self.now + FINISH_TIMEOUT).min(ends);
+        self.connection(conn).phase = Phase::Finishing { deadline, ends };
         self.finishing.push_back((deadline, conn));
     }
 
     /// Closes the connection at once, without sending remaining replies.
     fn close(&mut self, conn: ConnId) {
         let connection = self.connections[conn.0 as usize].as_mut().expect("an open connection is closed");
-        if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+        if !matches!(connection.phase, Phase::Open | Phase::Finishing { .. }) {
             return;
         }
         connection.phase = Phase::Closing;
@@ -607,7 +613,8 @@ impl<R: Reactor> Driver<R> {
         {
             self.finishing.pop_front();
             let connection = self.connections[conn.0 as usize].as_ref();
-            if let Some(connection) = connection.filter(|connection| connection.phase == Phase::Finishing(deadline)) {
+            let is_due = |connection: &&Connection| matches!(connection.phase, Phase::Finishing { deadline: at, .. } if at == deadline);
+            if let Some(connection) = connection.filter(is_due) {
                 if let Some(more) = incidents::note(Incident::StalledReader) {
                     let (disk, client) = (&self.options.name, &connection.peer);
                     tracing::warn!(disk, %client, "the client does not read its last replies: disconnected{more}");

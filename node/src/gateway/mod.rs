@@ -71,6 +71,8 @@ pub enum GatewayError {
     Address(#[from] NotUri),
     #[error(transparent)]
     Control(#[from] Error),
+    #[error("it has {size} and is about to grow to {will}: try again")]
+    Growing { size: Size, will: Size },
     #[error("its opening failed: {0}")]
     Broken(tokio::task::JoinError),
 }
@@ -195,6 +197,11 @@ impl Gateway {
         self.control.create_volume(request).await?;
         let servers = members.len();
         self.opened().insert(name.clone(), Opened { members, client, epoch, used: Instant::now(), waited_ns: 0 });
+        // What is smaller than the cluster says is about to grow: another size would be another volume to its sessions.
+        if let Some(size) = self.control.size_of(name).filter(|&size| size < layout.size) {
+            self.close(name, true).await?;
+            return Err(GatewayError::Growing { size: Size(size), will: Size(layout.size) });
+        }
         info!(volume = %name, cluster = %layout.cluster, servers, epoch, "a volume of the cluster is open");
         Ok(())
     }

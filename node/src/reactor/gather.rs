@@ -81,6 +81,20 @@ impl Gather {
         }
     }
 
+    /// Shortens the message to `most` bytes, if it is longer.
+    pub fn shorten(&mut self, most: u64) {
+        while self.bytes > most {
+            let over = self.bytes - most;
+            let last = self.entries.last_mut().expect("it has bytes");
+            let cut = (last.iov_len as u64).min(over);
+            last.iov_len -= cut as usize;
+            self.bytes -= cut;
+            if last.iov_len == 0 {
+                self.entries.pop();
+            }
+        }
+    }
+
     /// Bytes of the message.
     pub fn bytes(&self) -> u64 {
         self.bytes

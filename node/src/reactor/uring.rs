@@ -60,6 +60,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// it is polled for: [`Polling`].
 const LOOK_NS: Nanos = 50_000;
 
+/// Bytes of a receive that waits for all of them: 8 s for a sender with 16 KiB/s, which has 10 s until the engine hears
+/// of some.
+const WAITED_BYTES: u64 = 128 << 10;
 /// A yield that takes longer than this has switched to another thread: without that, it takes less than 1 µs.
 const SWITCH_NS: Nanos = 4_000;
 
@@ -210,10 +213,11 @@ impl Uring {
     }
 
     fn push_receive_into(&mut self, conn: ConnId, mut gather: Box<Gather>) {
+        gather.shorten(WAITED_BYTES);
         let message = gather.message();
         let socket = self.socket(conn);
         socket.receiving = Some(Receiving::Direct(gather));
-        // With MSG_WAITALL a piece takes one completion, not one per packet.
+        // With MSG_WAITALL a piece takes few completions, not one per packet.
         let flags = libc::MSG_WAITALL as u32;
         let entry = opcode::RecvMsg::new(socket.target.fd, message).flags(flags).build().flags(socket.target.flags);
         self.push(entry.user_data(Tag::Receive.with(conn.0)));

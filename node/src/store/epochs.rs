@@ -75,6 +75,10 @@ impl Recorded {
         let (epoch, leased) = epoch.strip_suffix(LEASED).map_or((epoch, false), |epoch| (epoch, true));
         Some(Recorded { client: client.into(), epoch: epoch.parse().ok()?, leased })
     }
+
+    fn is_of(&self, claim: &Claim) -> bool {
+        self.client == claim.client && self.leased == claim.leased
+    }
 }
 
 impl std::fmt::Display for Recorded {
@@ -97,18 +101,18 @@ impl Files<'_> {
         // Attempts of the client after the session that it continues may be recorded, too. An empty record names nobody
         // else: it is that of another volume, as the client sees by its UUID, or was removed by an operator.
         if let (Some(after), Some(last)) = (claim.after, sessions.last())
-            && (last.client != *client || last.epoch < after)
+            && (!last.is_of(claim) || last.epoch < after)
         {
             return Err(EpochError::Interrupted(Some(last.client.clone()).filter(|by| by != client)));
         }
-        let counts = |known: &&Recorded| known.client == *client || claim.leased && known.leased;
+        let counts = |known: &&Recorded| known.is_of(claim) || claim.leased && known.leased;
         let latest = sessions.iter().filter(counts).map(|known| known.epoch).max();
         // Who claims nothing has no epoch of its own.
         let epoch = if client == DIRECT { latest.map_or(1, |latest| latest.saturating_add(1)) } else { epoch };
         if let Some(latest) = latest.filter(|&latest| epoch <= latest) {
             return Err(EpochError::NotAbove(latest));
         }
-        sessions.retain(|known| known.client != *client);
+        sessions.retain(|known| !known.is_of(claim));
         sessions.push(Recorded { client: client.clone(), epoch, leased: claim.leased });
         let forgotten = sessions.len().saturating_sub(CLIENTS_MAX);
         let sessions = sessions.drain(forgotten..).map(|session| session.to_string()).collect();
@@ -187,6 +191,24 @@ mod tests {
             store.files(&name).record_epoch(spec.uuid, &direct).unwrap();
             assert!(last().is_none() && record("b/9/after=7/lease").is_err(), "somebody else has written");
         }
+    }
+
+    #[test]
+    fn without_a_lease_nobody_can_use_up_the_epochs_of_a_client_with_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, name, spec) = disk(dir.path());
+        let record = |text: &str| {
+            let claim = Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
+            store.files(&name).record_epoch(spec.uuid, &claim)
+        };
+        record("a/5/lease").unwrap();
+        record(&format!("a/{}", u64::MAX)).unwrap();
+        assert_eq!(store.files(&name).last_epoch(spec.uuid).unwrap(), 5);
+        assert!(
+            matches!(record("a/6/after=5/lease"), Err(EpochError::Interrupted(_))),
+            "somebody else may have written"
+        );
+        record("a/6/lease").unwrap();
     }
 
     #[test]

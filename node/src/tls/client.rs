@@ -12,8 +12,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use futures::FutureExt;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -21,6 +23,7 @@ use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::certificates::{notice_expiry, read_certificates};
@@ -53,6 +56,8 @@ pub enum TlsError {
     Handshake(String),
 }
 
+/// How long a server may take for the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const AUTHORITIES: &str = "ca-cert.pem";
 const CERTIFICATE: &str = "client-cert.pem";
 const KEY: &str = "client-key.pem";
@@ -82,6 +87,9 @@ impl ClientFiles {
             let (socket, connection) = connector.connect(name, S::attach(socket)?).await?.into_inner();
             Ok((socket.detach()?, connection))
         };
+        // It ends by itself: it goes on when the caller gives up.
+        let handshake =
+            timeout(HANDSHAKE_TIMEOUT, handshake).map(|shaken| shaken.unwrap_or_else(|late| Err(late.into())));
         let shaken = threads.handshakes.spawn(handshake).await.map_err(io::Error::other);
         let (socket, connection) = shaken.and_then(|shaken| shaken).map_err(|error| self.explain(&error))?;
         let (disk, ours) = socket_pair().map_err(|error| self.explain(&error))?;

@@ -154,5 +154,12 @@ fn blocks_of_unsent_replies_leave_the_order_until_the_last_one_is_sent() {
         let mut taken = Vec::new();
         assert!(cache.take_frames(tenant, 2, &mut taken));
         assert_eq!(taken, [frames[1], frames[3]]);
+
+        // Dropped while a reply has its content.
+        let id = cache.lookup(VolumeId(0), 0).unwrap();
+        cache.drop_block(id);
+        assert_eq!(in_order(&mut cache), 0);
+        cache.release(frames[0]);
+        assert_eq!((in_order(&mut cache), cache.pool().available()), (0, 1));
     }
 }

@@ -158,7 +158,7 @@ impl<R: Reactor> Driver<R> {
         for at in 0..self.connections.len() {
             let Some(connection) = &self.connections[at] else { continue };
             let Some(session) = connection.lease.as_ref().filter(|session| session.is_superseded()) else { continue };
-            if matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+            if matches!(connection.phase, Phase::Open | Phase::Finishing { .. }) {
                 if let Some(more) = incidents::note(Incident::Superseded) {
                     let (disk, volume) = (&self.options.name, self.reactor.name_of(connection.volume));
                     let (gateway, client) = (&session.claim.client, &connection.peer);

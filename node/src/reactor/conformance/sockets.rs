@@ -13,6 +13,7 @@ suite![
     bytes_that_were_there_before_count,
     no_more_than_is_wanted_arrives,
     segments_are_filled_in_order,
+    a_part_of_a_payload_is_told_before_all_of_it_is_there,
     a_peer_that_vanishes_while_segments_are_filled,
     headers_and_frames_are_gathered,
     a_slow_reader_gets_everything,
@@ -66,6 +67,24 @@ fn fill<R: Reactor>(rig: &mut Rig<R>, segments: &[Segment]) -> Option<u64> {
         Completion::ReceiveEnded { conn: CONN } => Some(None),
         _ => None,
     })
+}
+
+fn a_part_of_a_payload_is_told_before_all_of_it_is_there<R: Reactor>(mut rig: Rig<R>) {
+    // The peer of a slow network has sent half of a piece, and the rest is still to come.
+    let mut peer = rig.connect(CONN);
+    let segments: Vec<_> = (1..=64).map(|frame| Segment::new(FrameId(frame), 0, 4096)).collect();
+    rig.reactor.receive_into(CONN, segments.iter().copied());
+    rig.reactor.turn(Some(Duration::from_millis(1)), &mut rig.done).unwrap();
+    let sender = std::thread::spawn(move || {
+        peer.write_all(&[7; 128 << 10]).unwrap();
+        peer
+    });
+    let told = rig.wait_for(|c| match *c {
+        Completion::Filled { conn: CONN, bytes } => Some(bytes),
+        _ => None,
+    });
+    assert!((1..=128 << 10).contains(&told), "{told}");
+    drop(sender.join().unwrap());
 }
 
 /// What remains of `segments` after `bytes`.

@@ -309,7 +309,7 @@ fn what_the_device_keeps_is_written_off_and_may_still_come_back() {
         rig.complete();
     }
     assert_eq!((rig.policy.books.cost_ns(), rig.policy.policy.load_ppm), (0, 0));
-    assert!(rig.policy.lanes.iter().all(|(_, lane)| (lane.in_device(), lane.in_device_ns()) == (0, 0)));
+    assert!(rig.policy.lanes.iter().all(|(_, lane)| (lane.in_device(), lane.in_service_ns()) == (0, 0)));
 }
 
 #[test]
