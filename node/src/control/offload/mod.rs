@@ -260,20 +260,25 @@ impl Control {
         Ok(key)
     }
 
-    /// Marks a new volume, and gives it a number, if the writes of its disk are off-loaded.
-    pub(super) async fn mark_new(&self, disk: &Name, spec: &Spec) -> Result<Spec, Error> {
-        let is_enabled = {
-            let state = self.state();
-            let offloading = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
-            match offloading {
-                Some(offloading) if spec.is_offloadable() => match offloading.waits_for() {
-                    Some(reason) => return Err(OffloadRefused::Waits { disk: disk.clone(), reason }.into()),
-                    None => !offloading.file.ending,
-                },
-                _ => false,
+    /// Whether a new volume is to be marked: the writes of its disk are off-loaded.
+    pub(super) fn is_marked_new(&self, disk: &Name, spec: &Spec) -> Result<bool, Error> {
+        let state = self.state();
+        let offloading = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
+        match offloading {
+            Some(offloading) if spec.is_offloadable() && !offloading.file.except.contains(&spec.uuid) => {
+                match offloading.waits_for() {
+                    Some(reason) => Err(OffloadRefused::Waits { disk: disk.clone(), reason }.into()),
+                    None => Ok(!offloading.file.ending),
+                }
             }
-        };
-        if !is_enabled {
+            _ => Ok(false),
+        }
+    }
+
+    /// Marks a new volume, and gives it a number, if the writes of its disk are off-loaded. The caller publishes it
+    /// before it releases the disk's change lock.
+    pub(super) async fn mark_new(&self, disk: &Name, spec: &Spec) -> Result<Spec, Error> {
+        if !self.is_marked_new(disk, spec)? {
             return Ok(spec.clone());
         }
         let uuid = spec.uuid;
