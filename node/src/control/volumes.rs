@@ -13,13 +13,13 @@ use super::raw::{self, Chosen};
 use super::tenants::TenantChange;
 use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume, Setting};
 use super::{
-    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeState, blocking, refusal, stores, upstreams,
-    with_files,
+    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeReason, VolumeState, blocking, refusal, stores,
+    upstreams, with_files,
 };
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, OrAuto, Size};
 use crate::store::spec::{Allocation, Part, WriteCache, check_size};
-use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
+use crate::store::{DataId, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
 
 impl Control {
     /// Creates a volume. If this fails, nothing remains.
@@ -85,8 +85,7 @@ impl Control {
                 NotOpen::Busy(why) => Error::Waiting(name.clone(), why),
                 NotOpen::Failed(error) => error,
             };
-            with_files(&store, &name, move |files| remove(files, &spec)).await??;
-            return self.give_up(&disk, &name, change, error).await;
+            return self.undo_creation(&disk, &name, &store, spec, change, error).await;
         }
         self.remember_volumes(&disk).await;
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
@@ -126,6 +125,38 @@ impl Control {
         with_files(store, name, move |files| files.publish(&written)).await??;
         self.set_spec(disk, name, &marked);
         Ok(marked)
+    }
+
+    /// Removes a new volume that cannot be opened. If its specification cannot be removed, the volume stays, offline.
+    async fn undo_creation(
+        &self,
+        disk: &Name,
+        name: &Name,
+        store: &Arc<Store>,
+        spec: Spec,
+        change: Option<TenantChange>,
+        error: Error,
+    ) -> Result<Done, Error> {
+        let removed = spec.clone();
+        let unpublished = with_files(store, name, move |files| files.unpublish(&removed)).await;
+        if let Err(undo) = unpublished.and_then(|unpublished| Ok(unpublished?)) {
+            let reason = VolumeReason::from(error);
+            warn!(%disk, volume = %name, "offline: {reason}; its creation cannot be undone: {undo}");
+            if let Some(volume) = self.state().volume_mut(disk, name) {
+                volume.state = VolumeState::Offline(reason.clone());
+            }
+            self.remember_volumes(disk).await;
+            return Err(Error::NotRemoved(Error::VolumeOffline(name.clone(), reason).into(), undo.into()));
+        }
+        let discarded = with_files(store, name, move |files| files.discard(&spec)).await;
+        let error = match discarded.and_then(|discarded| Ok(discarded?)) {
+            Ok(()) => error,
+            Err(undo) => {
+                warn!(%disk, volume = %name, "the data of a failed creation cannot be removed: {undo}");
+                Error::NotRemoved(error.into(), undo.into())
+            }
+        };
+        self.give_up(disk, name, change, error).await
     }
 
     async fn give_up(
@@ -513,11 +544,6 @@ impl Changeable {
 
 pub(super) fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
     Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }
-}
-
-fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError> {
-    files.unpublish(spec)?;
-    files.discard(spec)
 }
 
 /// What was created.
