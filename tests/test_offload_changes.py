@@ -75,3 +75,26 @@ class WhileZerosAreWritten(ServerCase):
         self.server.cli("volume", "delete", "v", "--yes")
         self.assertIsNone(self.meanwhile(self.disable, *create), "a volume whose data is not made")
         self.check(BYTES, is_marked=False)
+
+
+class TwoDisks(ServerCase):
+    """A store has the log of one disk."""
+
+    def test_two_disks_that_ask_for_the_same_store_at_once(self):
+        server = self.serve()
+        server.cli("store", "create", "spare", "--size", "64MiB", "--disk", "default")
+        disks = ["one", "two"]
+        for disk in disks:
+            server.cli("disk", "add", disk, "sim:barracuda-7200.9", "--size", "1GiB")
+        for _ in range(10):
+            command = [places.binary(), "offload", "enable", "--store", "spare", "--data", str(server.data)]
+            ignored = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            clients = [subprocess.Popen([*command, disk], **ignored) for disk in disks]
+            for client in clients:
+                client.wait(60)
+            using = [of["disk"] for of in server.json("offload", "list")]
+            self.assertEqual(len(using), [client.returncode for client in clients].count(0))
+            self.assertLess(len(using), 2)
+            for disk in using:
+                server.cli("offload", "disable", disk)
+            until("off-loading to end", lambda: server.json("offload", "list") == [])

@@ -29,8 +29,9 @@ use engine::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec, W
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Place, Uri};
 use engine::offload::{Initial, Past, Setup, StoreId, StoreStats};
+use uuid::Uuid;
 
-use super::{Control, Error, OffloadRefused, Running, VolumeReason, blocking, refusal, with_files};
+use super::{Control, Error, OffloadRefused, Running, State, VolumeReason, blocking, refusal, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::{Name, Size, Time};
 use crate::store::offload::{Entry, Leaving, Map, Offload, OffloadError, StoreRef};
@@ -245,6 +246,19 @@ impl Running {
                 (None, Some(&key)) => Ok(Some(VolumeKey(key))),
             },
         }
+    }
+}
+
+impl State {
+    /// The disk of whose off-loaded writes the store with this UUID has the log, here or on another server.
+    fn user_of_volume(&self, uuid: Uuid) -> Option<Name> {
+        let uses = |running: &Running| {
+            let offloading = running.offloading().ok().flatten();
+            let mut stores = offloading.iter().flat_map(|it| &it.file.stores);
+            stores.any(|entry| !entry.is_removed() && entry.export.volume == Some(uuid))
+        };
+        let mut disks = self.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
+        disks.next().map(|(name, _)| name.clone())
     }
 }
 
