@@ -129,6 +129,20 @@ class Hung(ServerCase):
         path = self.scratch / "second" / "volumes" / "other.img"
         self.assertEqual(path.read_bytes()[:4096], b"z" * 4096, "the other disk was flushed")
 
+    def test_losses_of_all_volumes_of_a_disk_that_hangs_are_noted_at_once(self):
+        names = [f"v{number}" for number in range(8)]
+        for name in names:
+            self.server.create(name, "1MiB", "--disk", "second")
+            self.server.open(name).pwrite(b"x" * 4096, 0)
+            # An open of a pipe without a reader blocks.
+            os.mkfifo(self.scratch / "second" / "volumes" / f"{name}.lost")
+        self.server.cli("disk", "fault", "add", "second", "stuck", "--yes")
+        started = time.monotonic()
+        self.assertEqual(self.server.stop(), 1)
+        # The shutdown timeout, and the limit for notes on the disk.
+        self.assertLess(time.monotonic() - started, 4 + 2 + PROMPT_SECONDS)
+        self.assertEqual(len(os.listdir(self.server.data / "lost")), len(names))
+
 
 class HungFile(ServerCase):
     """A file that hangs, on a disk that does not."""

@@ -146,6 +146,26 @@ class Injected(ServerCase):
         handle.flush()
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 
+    def test_a_loss_that_can_be_noted_nowhere_is_noted_later(self):
+        server = self.serve(cache="16MiB", config='[limits]\ndirty_age = "1s"')
+        server.cli("disk", "add", "bad", str(self.scratch / "bad"), "--force")
+        server.create("v", "64MiB", "--disk", "bad")
+        handle = server.open("v")
+        own, beside = server.data / "lost", self.scratch / "bad" / "volumes" / "v.lost"
+        own.write_text("no directory")
+        beside.mkdir()
+        for at in range(0, 64 * MIB, MIB):
+            handle.pwrite(b"e" * MIB, at)
+        self.add(server, "error flush count=1")
+        self.assertEqual(self.fails(handle.flush), errno.EIO)
+        until("the failure to be told", lambda: "forgotten at a restart" in server.log(), gone=server.ended)
+        own.unlink()
+        until("the loss to be noted", lambda: own.is_dir() and any(own.iterdir()), 30, gone=server.ended)
+        beside.rmdir()
+        server.kill()
+        server.start()
+        self.assertEqual(self.fails(server.open("v").flush), errno.EIO, "a loss was forgotten")
+
     def test_unflushed_writes_of_a_killed_server_are_lost_if_the_first_flush_fails(self):
         """The successor flushes when it opens the volume, without a request to do so; a failure is a loss."""
         server = self.serve(cache="16MiB", config='[limits]\ndirty_age = "200ms"')

@@ -166,6 +166,26 @@ class ComesBack(ServerCase):
         server.create("v", "4MiB")
         self.assertEqual(server.open("v").pread(4096, 0), bytes(4096))
 
+    def test_a_creation_that_cannot_be_undone_does_not_block_the_name(self):
+        server = self.serve()
+        command = [places.binary(), "volume", "create", "v", "1GiB", "--prealloc", "full", "--data", server.data]
+        client = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(client.communicate)
+        volumes = server.data / "disks/default/volumes"
+        until("the data to be written", lambda: any(
+            os.stat(volumes / file).st_blocks > 0 for file in os.listdir(volumes)))
+        # It can be opened only if its loss record can be looked for, and is undone only if that can be removed.
+        (server.data / "lost").write_text("no directory")
+        (volumes / "v.lost").mkdir()
+        said = client.communicate(timeout=60)[0].decode()
+        self.assertNotEqual(client.returncode, 0)
+        self.assertIn("cannot determine whether its data was lost", said)
+        self.assertIn("could not be removed either", said)
+        (server.data / "lost").unlink()
+        (volumes / "v.lost").rmdir()
+        server.create("v", "4MiB")
+        self.assertEqual(server.open("v").pread(4096, 0), bytes(4096))
+
 
 class ProbesItself(ServerCase):
     """Disks without a profile, on servers with automatic probes."""

@@ -62,7 +62,7 @@ pub enum Task {
     /// The volume was committed: clients may open its part here.
     Publish(Name),
     /// The volume was never committed: its part goes.
-    Discard(Name),
+    Discard(Name, Uuid),
     /// The volume has another share or size than its part here: the part follows.
     Update(Name),
     /// The volume is being deleted: its part goes.
@@ -95,7 +95,10 @@ pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Here>) -> Vec<Task
             Some(volume) if *share != Some(volume.share.share) || part.size != volume.size => {
                 tasks.push(Task::Update(name.clone()));
             }
-            None if !part.committed && being_created != Some(part.volume) => tasks.push(Task::Discard(name.clone())),
+            None if !part.committed && being_created != Some(part.volume) => {
+                tasks.push(Task::Discard(name.clone(), part.volume));
+            }
+
             // A committed part that the cluster does not know is data: it stays, and is told of.
             Some(_) | None => {}
         }
@@ -189,11 +192,15 @@ mod tests {
         let (me, mut image) = (name("s1"), Image::default());
         let has = |here: Here| BTreeMap::from([(name("v"), here)]);
         let uncommitted = has(part(1, false));
-        assert_eq!(tasks(&me, &image, &uncommitted), [Task::Discard(name("v"))], "nobody creates it");
+        assert_eq!(
+            tasks(&me, &image, &uncommitted),
+            [Task::Discard(name("v"), Uuid::from_u128(1))],
+            "nobody creates it"
+        );
         image.change = Some(creating(1));
         assert_eq!(tasks(&me, &image, &uncommitted), [Task::Prepare], "it is what is being created");
         image.change = Some(creating(2));
-        let both = [Task::Discard(name("v")), Task::Prepare];
+        let both = [Task::Discard(name("v"), Uuid::from_u128(1)), Task::Prepare];
         assert_eq!(tasks(&me, &image, &uncommitted), both, "that of an earlier attempt makes room");
         image.acks.insert(me.clone(), says(None));
         image.volumes.insert(name("v"), volume(1, false));

@@ -70,8 +70,8 @@ impl Cluster {
                 failpoint("published");
                 Ok(())
             }
-            Task::Discard(name) => {
-                self.control.delete_part(name).await.map_err(|error| of("removed", name, error))?;
+            Task::Discard(name, uuid) => {
+                self.control.delete_part(name, *uuid).await.map_err(|error| of("removed", name, error))?;
                 warn!(volume = %name, "its creation was undone: this part is removed");
                 Ok(())
             }
@@ -92,7 +92,7 @@ impl Cluster {
                 Ok(())
             }
             Task::Delete(name, uuid) => {
-                self.control.delete_part(name).await.map_err(|error| of("deleted", name, error))?;
+                self.control.delete_part(name, *uuid).await.map_err(|error| of("deleted", name, error))?;
                 failpoint("deleted");
                 self.say_gone(etcd, *uuid).await.map_err(told)
             }

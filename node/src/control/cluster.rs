@@ -288,9 +288,16 @@ impl Control {
         self.change_part(name, |part| part.size = whole).await
     }
 
-    /// Deletes a part and disconnects its clients: the cluster has decided so.
-    pub async fn delete_part(&self, name: &Name) -> Result<(), Error> {
-        self.delete(name, true, false).await.map(drop)
+    /// Deletes the part of this volume and disconnects its clients: the cluster has decided so. By now, another volume
+    /// may have its name.
+    pub async fn delete_part(&self, name: &Name, volume: Uuid) -> Result<(), Error> {
+        let (_turn, _) = self.change_volume(name).await?;
+        let found =
+            self.state().find(name).ok().and_then(|(_, volume)| Some(volume.spec.as_ref()?.cluster.as_ref()?.volume));
+        if found != Some(volume) {
+            return Err(Error::Unknown(Kind::Volume, name.clone()));
+        }
+        self.delete_now(name, true, false).await.map(drop)
     }
 
     /// The open connections to a volume; an error if its disk does not answer.

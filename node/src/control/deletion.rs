@@ -25,6 +25,11 @@ impl Control {
     pub(super) async fn delete(&self, name: &Name, force: bool, is_store: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
         self.check_role(name, is_store)?;
+        self.delete_now(name, force, is_store).await
+    }
+
+    /// The same; the caller has the change lock of its disk.
+    pub(super) async fn delete_now(&self, name: &Name, force: bool, is_store: bool) -> Result<Done, Error> {
         // Before its connections, which are those of that disk.
         if let Some(disk) = self.user_of_store(name).filter(|_| is_store && !force) {
             return Err(OffloadRefused::InUse { store: name.clone(), disk }.into());

@@ -306,9 +306,13 @@ impl Control {
                         _ => true,
                     };
                 }
-                if !held {
-                    let _ = tokio::time::timeout(HELD_POLL, newcomer.command(Command::SetBudget(part))).await;
-                    return;
+                if held {
+                    continue;
+                }
+                // Refused while an earlier change of its memory has not ended.
+                match tokio::time::timeout(HELD_POLL, newcomer.command(Command::SetBudget(part))).await {
+                    Ok(Ok(Report::Refused(_))) => {}
+                    _ => return,
                 }
             }
         });
@@ -377,7 +381,11 @@ impl Control {
             self.forget_series(name);
             let _division = self.dividing.lock().await;
             let others = self.running();
-            self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1), 0).await?;
+            let part = self.memory_bytes / (others.len() as u64).max(1);
+            if let Err(error) = self.set_budgets(&others, part, 0).await {
+                warn!(disk = %name, "its memory is not given to all others yet: {error}");
+                others.iter().for_each(|(other, _)| self.follow_up(other, &[], part));
+            }
         } else {
             self.forget(name).await?;
         }

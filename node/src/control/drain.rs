@@ -46,7 +46,7 @@ impl Control {
                     (self.names(&disk, |_| true), lost)
                 }
             };
-            self.remember_lost(&disk, &lost).await;
+            self.remember_lost(&disk, &lost, None).await;
             failed.iter().map(Name::to_string).collect::<Vec<_>>()
         });
         let failed = futures::future::join_all(drains).await.concat();

@@ -273,6 +273,9 @@ pub enum Error {
     /// The same of a store for off-loaded writes, whose space is always allocated at once.
     #[error(transparent)]
     SpaceOfStore(StoreError),
+    /// A creation failed, and undoing it failed, too.
+    #[error("{0}; it could not be removed either: {1}")]
+    NotRemoved(Box<Error>, Box<Error>),
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
     Registry(io::Error),
@@ -316,6 +319,7 @@ impl Error {
             Error::Part(error) => error.status(),
             Error::Allocation(error) => error.status(),
             Error::Store(error) | Error::SpaceOfStore(error) => store_status(error),
+            Error::NotRemoved(error, _) => error.status(),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Changing(_) => 503,
             Error::Unanswered(..) => 504,
@@ -354,6 +358,7 @@ impl Error {
             Error::Offload(error) => return error.hint(),
             Error::Part(error) => return error.hint(),
             Error::Allocation(error) => return error.hint(),
+            Error::NotRemoved(..) => "`aerogel volume delete` removes it if `aerogel volume list` still has it".into(),
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {}", kind.plural()),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),

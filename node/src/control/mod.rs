@@ -115,6 +115,8 @@ pub struct Control {
     automatic: automatic::Waiting,
     /// Disks and volumes that are being opened.
     trying: reopen::Trying,
+    /// Disks whose losses are being recorded.
+    noting: reopen::Trying,
     /// Volumes of an earlier server that was killed, until they are open.
     unflushed: Mutex<BTreeSet<(Name, Name)>>,
     /// Notified when there are volumes whose data is busy.
@@ -299,6 +301,7 @@ impl Control {
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
             trying: reopen::Trying::default(),
+            noting: reopen::Trying::default(),
             unflushed,
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),

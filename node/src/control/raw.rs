@@ -38,8 +38,11 @@ impl Control {
         if self.state().disk(disk)?.store.model.is_some() {
             return Err(Invalid::DeviceOnSimulated(disk.clone()).into());
         }
-        let number = raw::number(Path::new(&path))?;
-        let device = blocking(move || Raw::find(Path::new(&path), &Kernel::default())).await??;
+        let find = move || -> Result<_, RawError> {
+            let path = Path::new(&path);
+            Ok((raw::number(path)?, Raw::find(path, &Kernel::default())?))
+        };
+        let (number, device) = blocking(find).await??;
         self.check_free(number, &device)?;
         if !request.force {
             self.check_drives(number, &device.path.display().to_string(), Some(disk))?;

@@ -13,13 +13,13 @@ use super::raw::{self, Chosen};
 use super::tenants::TenantChange;
 use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume, Setting};
 use super::{
-    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeState, blocking, refusal, stores, upstreams,
-    with_files,
+    Control, Done, Error, Invalid, Kind, Source, State, Volume, VolumeReason, VolumeState, blocking, refusal, stores,
+    upstreams, with_files,
 };
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, OrAuto, Size};
 use crate::store::spec::{Allocation, Part, WriteCache, check_size};
-use crate::store::{DataId, Files, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
+use crate::store::{DataId, Kernel, LossNote, Progress, Raw, Spec, Store, Stripes, TenantSpec};
 
 impl Control {
     /// Creates a volume. If this fails, nothing remains.
@@ -63,31 +63,29 @@ impl Control {
             return self.give_up(&disk, &name, change, error).await;
         }
         drop(policies);
+        // Before zeros are written; by then, the answer may be another one.
+        if let Err(error) = self.is_marked_new(&disk, &spec) {
+            return self.give_up(&disk, &name, change, error).await;
+        }
         // Writing zeros takes long, so the lock is released meanwhile; the name and the share are reserved already.
         let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
-        let spec = match self.mark_new(&disk, &spec).await {
-            Ok(spec) => spec,
-            Err(error) => return self.give_up(&disk, &name, change, error).await,
-        };
-        self.set_spec(&disk, &name, &spec);
-        let written = spec.clone();
-        let created = with_files(&store, &name, move |files| files.create(&written, &progress)).await;
+        let made = spec.clone();
+        let prepared = with_files(&store, &name, move |files| files.prepare(&made, &progress)).await;
         let _turn = match turn {
             Some(turn) => turn,
             None => self.turns.wait(&disk).await,
         };
-        let opened = match created {
-            Ok(Ok(())) => self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into())).await,
-            Ok(Err(error)) => return self.give_up(&disk, &name, change, error.into()).await,
+        let prepared = prepared.and_then(|prepared| Ok(prepared?));
+        let spec = match self.publish_new(&disk, &name, &store, spec, prepared).await {
+            Ok(spec) => spec,
             Err(error) => return self.give_up(&disk, &name, change, error).await,
         };
-        if let Err(error) = opened {
-            with_files(&store, &name, move |files| remove(files, &spec)).await??;
+        if let Err(error) = self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into())).await {
             let error = match error {
                 NotOpen::Busy(why) => Error::Waiting(name.clone(), why),
                 NotOpen::Failed(error) => error,
             };
-            return self.give_up(&disk, &name, change, error).await;
+            return self.undo_creation(&disk, &name, &store, spec, change, error).await;
         }
         self.remember_volumes(&disk).await;
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
@@ -100,6 +98,65 @@ impl Control {
             false => self.promise_note(&disk, &tenant, &promised),
         };
         self.done_with_slice(&name, &disk, &spec, asks, message).await
+    }
+
+    /// Publishes a volume if its data is prepared, marked if the writes of its disk are off-loaded by now. If this
+    /// fails, nothing remains.
+    async fn publish_new(
+        &self,
+        disk: &Name,
+        name: &Name,
+        store: &Arc<Store>,
+        spec: Spec,
+        prepared: Result<(), Error>,
+    ) -> Result<Spec, Error> {
+        prepared?;
+        let marked = match self.mark_new(disk, &spec).await {
+            Ok(marked) => marked,
+            Err(error) => {
+                let discarded = with_files(store, name, move |files| files.discard(&spec)).await;
+                if let Err(undo) = discarded.and_then(|discarded| Ok(discarded?)) {
+                    warn!(%disk, volume = %name, "the data of a failed creation cannot be removed: {undo}");
+                }
+                return Err(error);
+            }
+        };
+        let written = marked.clone();
+        with_files(store, name, move |files| files.publish(&written)).await??;
+        self.set_spec(disk, name, &marked);
+        Ok(marked)
+    }
+
+    /// Removes a new volume that cannot be opened. If its specification cannot be removed, the volume stays, offline.
+    async fn undo_creation(
+        &self,
+        disk: &Name,
+        name: &Name,
+        store: &Arc<Store>,
+        spec: Spec,
+        change: Option<TenantChange>,
+        error: Error,
+    ) -> Result<Done, Error> {
+        let removed = spec.clone();
+        let unpublished = with_files(store, name, move |files| files.unpublish(&removed)).await;
+        if let Err(undo) = unpublished.and_then(|unpublished| Ok(unpublished?)) {
+            let reason = VolumeReason::from(error);
+            warn!(%disk, volume = %name, "offline: {reason}; its creation cannot be undone: {undo}");
+            if let Some(volume) = self.state().volume_mut(disk, name) {
+                volume.state = VolumeState::Offline(reason.clone());
+            }
+            self.remember_volumes(disk).await;
+            return Err(Error::NotRemoved(Error::VolumeOffline(name.clone(), reason).into(), undo.into()));
+        }
+        let discarded = with_files(store, name, move |files| files.discard(&spec)).await;
+        let error = match discarded.and_then(|discarded| Ok(discarded?)) {
+            Ok(()) => error,
+            Err(undo) => {
+                warn!(%disk, volume = %name, "the data of a failed creation cannot be removed: {undo}");
+                Error::NotRemoved(error.into(), undo.into())
+            }
+        };
+        self.give_up(disk, name, change, error).await
     }
 
     async fn give_up(
@@ -349,15 +406,15 @@ impl Control {
         if let Some(device) = &device {
             raw::check_size(device, size)?;
         }
-        let (from, to) = (volume.spec.clone(), Spec { size, device, ..volume.spec.clone() });
+        let (from, to) = (volume.spec.clone(), Spec { size, device: device.clone(), ..volume.spec.clone() });
         self.state().disk(&volume.disk)?.check_growth(name, &from, &to)?;
-        let (new, progress) = (to.clone(), Arc::new(Progress::default()));
+        let (is_slow, progress) = (to.allocation == Allocation::Full, Arc::new(Progress::default()));
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
             growing.growing = Some(progress.clone());
         }
         // As in creation, the lock is released meanwhile; the volume itself is marked as growing.
-        let turn = Some(turn).filter(|_| new.allocation != Allocation::Full);
-        let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &progress)).await;
+        let turn = Some(turn).filter(|_| !is_slow);
+        let extended = with_files(&volume.store, name, move |files| files.extend_data(&from, &to, &progress)).await;
         let _turn = match turn {
             Some(turn) => turn,
             None => self.turns.wait(&disk).await,
@@ -365,7 +422,12 @@ impl Control {
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
             growing.growing = None;
         }
-        grown??;
+        extended??;
+        // Off-loading may have been enabled or disabled meanwhile: the volume is marked, or was opened again.
+        let volume = self.changeable(name)?;
+        let (from, new) = (volume.spec.clone(), Spec { size, device, ..volume.spec.clone() });
+        let to = new.clone();
+        with_files(&volume.store, name, move |files| files.grow(&from, &to)).await??;
         self.set_spec(&volume.disk, name, &new);
         let command = Command::GrowVolume(volume.id, size);
         refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
@@ -482,11 +544,6 @@ impl Changeable {
 
 pub(super) fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
     Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }
-}
-
-fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError> {
-    files.unpublish(spec)?;
-    files.discard(spec)
 }
 
 /// What was created.

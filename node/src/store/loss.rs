@@ -36,17 +36,17 @@ impl LossNote {
         [self.own, self.beside]
     }
 
-    /// Creates the record at one of its paths, durably.
-    pub fn make_at(place: &Path) -> io::Result<()> {
-        if let Some(directory) = place.parent() {
-            match fs::create_dir(directory) {
-                Ok(()) => sync_parent(directory)?,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
+    /// Creates records in one directory, durably: one fsync for all of them. Returns why each of them fails, if so.
+    pub fn make_all(places: &[PathBuf]) -> Vec<Result<(), String>> {
+        let Some(directory) = places.first().and_then(|place| place.parent()) else { return Vec::new() };
+        if let Err(error) = make_directory(directory) {
+            return vec![Err(error.to_string()); places.len()];
         }
-        File::create(place)?;
-        sync_parent(place)
+        let created = places.iter().map(|place| File::create(place).map(drop)).collect::<Vec<_>>();
+        let synced = sync_parent(&places[0]);
+        let both =
+            |created: io::Result<()>| created.as_ref().and(synced.as_ref()).map(drop).map_err(ToString::to_string);
+        created.into_iter().map(both).collect()
     }
 
     /// Whether the volume has a loss that is not accepted yet.
@@ -72,6 +72,14 @@ impl LossNote {
     }
 }
 
+fn make_directory(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Ok(()) => sync_parent(directory),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,14 +98,15 @@ mod tests {
         assert!(!note(&spec).exists().unwrap());
         note(&spec).remove().unwrap();
         for only in note(&spec).places() {
-            LossNote::make_at(&only).unwrap();
-            LossNote::make_at(&only).unwrap();
+            for _ in 0..2 {
+                assert_eq!(LossNote::make_all(std::slice::from_ref(&only)), [Ok(())]);
+            }
             assert!(note(&spec).exists().unwrap(), "{}", only.display());
             assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
             note(&spec).remove().unwrap();
             assert!(!note(&spec).exists().unwrap(), "{}", only.display());
         }
-        LossNote::make_at(&note(&spec).own).unwrap();
+        assert_eq!(LossNote::make_all(&[note(&spec).own]), [Ok(())]);
         assert!(!note(&another).exists().unwrap(), "another volume of the same name");
         note(&spec).remove_own().unwrap();
         assert!(!note(&spec).exists().unwrap());
@@ -111,7 +120,16 @@ mod tests {
         fs::write(&file, "").unwrap();
         let note = LossNote { beside: dir.path().join("db.lost"), own: file.join("lost") };
         assert!(note.exists().is_err() && note.remove().is_err());
-        assert!(LossNote::make_at(&note.own).is_err());
-        LossNote::make_at(&note.beside).unwrap();
+        assert!(LossNote::make_all(&[note.own])[0].is_err());
+        assert_eq!(LossNote::make_all(&[note.beside]), [Ok(())]);
+    }
+    #[test]
+    fn a_record_that_cannot_be_made_does_not_keep_others_from_being_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = ["a.lost", "b.lost", "c.lost"].map(|name| dir.path().join(name));
+        fs::create_dir(&places[1]).unwrap();
+        let made = LossNote::make_all(&places);
+        assert!(made[0].is_ok() && made[1].is_err() && made[2].is_ok(), "{made:?}");
+        assert!(places[0].is_file() && places[2].is_file());
     }
 }

@@ -3,12 +3,14 @@
 //! point, and a data file without a specification belongs to no volume.
 //!
 //! ```text
-//! create   CreateData  AllocateNew  SyncNew  PutSpec  PublishData  SyncNames
-//! grow                 Allocate  SyncData    PutSpec
-//! change                                     PutSpec
-//! delete   HideData  SyncNames  RemoveSpec  |  RemoveData  SyncNames
-//!                                           the engine closes the file at the bar
+//! create   CreateData  AllocateNew  SyncNew  |  PutSpec  PublishData  SyncNames
+//! grow                 Allocate  SyncData    |  PutSpec
+//! change                                        PutSpec
+//! delete   HideData  SyncNames  RemoveSpec   |  RemoveData  SyncNames
 //! ```
+//!
+//! Creations and growths may take long up to the bar, and only what follows depends on the specification: the change
+//! lock of the disk is released meanwhile. At the bar of a deletion, the engine closes the file.
 //!
 //! New data has a hidden temporary name until its specification is durable. Data to be deleted gets this name before
 //! its specification is removed. No other operation uses such names, so a restart recognises the files of interrupted
@@ -50,8 +52,9 @@ pub enum Step {
 }
 use Step::*;
 
-pub const CREATE: &[Step] = &[CreateData, AllocateNew, SyncNew, PutSpec, PublishData, SyncNames];
-pub const GROW: &[Step] = &[Allocate, SyncData, PutSpec];
+pub const PREPARE: &[Step] = &[CreateData, AllocateNew, SyncNew];
+pub const PUBLISH: &[Step] = &[PutSpec, PublishData, SyncNames];
+pub const EXTEND: &[Step] = &[Allocate, SyncData];
 pub const CHANGE: &[Step] = &[PutSpec];
 pub const UNPUBLISH: &[Step] = &[HideData, SyncNames, RemoveSpec];
 pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
@@ -208,20 +211,35 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the volume. If this fails, nothing remains.
-    pub fn create(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
-        self.perform(CREATE, spec, progress).map_err(|(step, error)| {
-            let undone = if step == CreateData { Ok(()) } else { self.undo_create(spec) };
-            match undone {
-                Ok(()) => error,
-                Err(undo) => StoreError::NotRemoved { error: Box::new(error), path: self.spec(), undo },
-            }
+    /// Makes the data of a new volume, under its temporary name. If this fails, nothing remains.
+    pub fn prepare(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
+        self.perform(PREPARE, spec, progress).map_err(|(step, error)| match step {
+            CreateData => error,
+            _ => self.undo_create(spec, error),
         })
+    }
+
+    /// Creates the volume of data that was made. If this fails, nothing remains.
+    pub fn publish(&self, spec: &Spec) -> Result<(), StoreError> {
+        self.perform(PUBLISH, spec, &Progress::default()).map_err(|(_, error)| self.undo_create(spec, error))
+    }
+
+    /// Both.
+    #[cfg(test)]
+    pub fn create(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
+        self.prepare(spec, progress).and_then(|()| self.publish(spec))
+    }
+
+    fn undo_create(&self, spec: &Spec, error: StoreError) -> StoreError {
+        match self.remove_new(spec) {
+            Ok(()) => error,
+            Err(undo) => StoreError::NotRemoved { error: Box::new(error), path: self.spec(), undo },
+        }
     }
 
     /// Removes the specification first: data without one belongs to no volume, whereas a specification without data is
     /// a volume that cannot be used.
-    fn undo_create(&self, spec: &Spec) -> io::Result<()> {
+    fn remove_new(&self, spec: &Spec) -> io::Result<()> {
         self.catalogue.remove(self.key())?;
         match fs::remove_file(self.new_data()) {
             // If the temporary name is gone, the data has been renamed to its own name; only then is that file this
@@ -233,20 +251,29 @@ impl Files<'_> {
         }
     }
 
-    /// Grows the volume, or leaves it unchanged. Fails without any change if the specification on the disk is not
-    /// `from`, which is served.
-    pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
+    /// Extends the data of the volume for a growth, or leaves it unchanged. Fails without any change if the
+    /// specification on the disk is not `from`, which is served.
+    pub fn extend_data(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.check_published(from)?;
-        self.perform(GROW, to, progress).map_err(|(_, error)| {
-            let undone = self.restore(from).and_then(|()| match from.has_file() {
-                false => Ok(()),
-                true => File::options().write(true).open(self.data())?.set_len(from.file_bytes()),
-            });
-            match undone {
-                Ok(()) => error,
-                Err(undo) => StoreError::NotUndone { error: Box::new(error), path: self.data(), undo },
-            }
-        })
+        self.perform(EXTEND, to, progress).map_err(|(_, error)| self.undo_grow(from, Ok(()), error))
+    }
+
+    /// Completes the growth of extended data, or leaves the volume unchanged. `from` may differ from what it was when
+    /// the data was extended, but not in its size.
+    pub fn grow(&self, from: &Spec, to: &Spec) -> Result<(), StoreError> {
+        let put = self.perform(CHANGE, to, &Progress::default());
+        put.map_err(|(_, error)| self.undo_grow(from, self.restore(from), error))
+    }
+
+    fn undo_grow(&self, from: &Spec, restored: io::Result<()>, error: StoreError) -> StoreError {
+        let undone = restored.and_then(|()| match from.has_file() {
+            false => Ok(()),
+            true => File::options().write(true).open(self.data())?.set_len(from.file_bytes()),
+        });
+        match undone {
+            Ok(()) => error,
+            Err(undo) => StoreError::NotUndone { error: Box::new(error), path: self.data(), undo },
+        }
     }
 
     /// The loss record next to the data: see `loss.rs`.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::catalogue::{FileStep, PUT, REMOVE};
 use super::spec::EarlierAllotment;
-use super::steps::{CHANGE, CREATE, DISCARD, GROW, Step, UNPUBLISH};
+use super::steps::{CHANGE, DISCARD, EXTEND, PREPARE, PUBLISH, Step, UNPUBLISH};
 use super::*;
 use crate::store::spec::{Allocation, WriteCache};
 use engine::nbd::Claim;
@@ -22,6 +22,10 @@ fn disk(directory: &Path) -> Store {
 
 fn name() -> Name {
     "db".parse().unwrap()
+}
+
+fn grow(files: &Files<'_>, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
+    files.extend_data(from, to, progress).and_then(|()| files.grow(from, to))
 }
 
 /// The steps of the catalogue in a step of a volume.
@@ -74,8 +78,8 @@ fn cut_off(before: Option<&Spec>, steps: &[&[Step]], n: usize, spec: &Spec) -> (
 fn a_creation_cut_off_leaves_no_volume() {
     for allocation in [Allocation::Whole, Allocation::Full, Allocation::Sparse] {
         let spec = Spec::new(1 << 20, None, allocation);
-        for n in 0..=points(&[CREATE]) {
-            let (found, unclaimed) = cut_off(None, &[CREATE], n, &spec);
+        for n in 0..=points(&[PREPARE, PUBLISH]) {
+            let (found, unclaimed) = cut_off(None, &[PREPARE, PUBLISH], n, &spec);
             let published = n >= 6;
             assert_eq!(found, published.then(|| spec.clone()), "after {n} steps");
             assert_eq!(unclaimed, 0, "after {n} steps: its name is blocked");
@@ -92,7 +96,7 @@ fn a_creation_cut_off_does_not_block_the_name() {
         let catalogue = LocalFiles::new(dir.path());
         let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
-        cut_short(&files, &catalogue, &[CREATE], n, &spec);
+        cut_short(&files, &catalogue, &[PREPARE, PUBLISH], n, &spec);
         // Both with a restart in between and without one.
         if n % 2 == 0 {
             disk(dir.path()).scan().unwrap();
@@ -105,7 +109,7 @@ fn a_creation_cut_off_does_not_block_the_name() {
     let catalogue = LocalFiles::new(dir.path());
     let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let spec = Spec::new(1 << 20, None, Allocation::Whole);
-    cut_short(&files, &catalogue, &[CREATE], 5, &spec);
+    cut_short(&files, &catalogue, &[PREPARE, PUBLISH], 5, &spec);
     fs::write(files.data(), "precious").unwrap();
     assert!(disk(dir.path()).scan().unwrap().volumes.is_empty());
     assert!(matches!(files.create(&spec, &Progress::default()), Err(StoreError::Unclaimed(_))));
@@ -116,8 +120,8 @@ fn a_creation_cut_off_does_not_block_the_name() {
 fn a_growth_cut_off_leaves_the_old_size_or_the_new_one() {
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     let new = Spec { size: 3 << 20, ..old.clone() };
-    for n in 0..=points(&[GROW]) {
-        let (found, unclaimed) = cut_off(Some(&old), &[GROW], n, &new);
+    for n in 0..=points(&[EXTEND, CHANGE]) {
+        let (found, unclaimed) = cut_off(Some(&old), &[EXTEND, CHANGE], n, &new);
         assert_eq!(found.as_ref(), Some(if n >= 5 { &new } else { &old }), "after {n} steps");
         assert_eq!(unclaimed, 0);
     }
@@ -252,12 +256,12 @@ fn raw(size: u64) -> Spec {
 fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
     let (old, new) = (raw(1 << 20), raw(3 << 20));
     let new = Spec { uuid: old.uuid, ..new };
-    for n in 0..=points(&[CREATE]) {
-        assert_eq!(cut_off(None, &[CREATE], n, &old), ((n >= 6).then(|| old.clone()), 0), "after {n} steps");
+    for n in 0..=points(&[PREPARE, PUBLISH]) {
+        assert_eq!(cut_off(None, &[PREPARE, PUBLISH], n, &old), ((n >= 6).then(|| old.clone()), 0), "after {n} steps");
     }
-    for n in 0..=points(&[GROW]) {
+    for n in 0..=points(&[EXTEND, CHANGE]) {
         let expected = if n >= 5 { &new } else { &old };
-        assert_eq!(cut_off(Some(&old), &[GROW], n, &new), (Some(expected.clone()), 0), "after {n} steps");
+        assert_eq!(cut_off(Some(&old), &[EXTEND, CHANGE], n, &new), (Some(expected.clone()), 0), "after {n} steps");
     }
     for n in 0..=points(&[UNPUBLISH, DISCARD]) {
         let expected = (n < 3).then(|| old.clone());
@@ -308,7 +312,7 @@ fn a_raw_volume_takes_no_file() {
     let (old, new) = (raw(1 << 20), raw(2 << 20));
     files.create(&old, &Progress::default()).unwrap();
     assert_eq!(files.data_of(Some(&old)), Path::new("/dev/disk/by-id/wwn-0x5000"));
-    files.grow(&old, &new, &Progress::default()).unwrap();
+    grow(&files, &old, &new, &Progress::default()).unwrap();
     assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &new.clone());
     fs::write(files.spec(), raw(8 << 20).to_toml()).unwrap();
     assert!(store.scan().unwrap().volumes[&name].as_ref().unwrap_err().to_string().contains("that of its device 4MiB"));
@@ -354,9 +358,27 @@ fn a_failed_growth_leaves_the_volume_as_it_was() {
     let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     files.create(&old, &Progress::default()).unwrap();
-    files.grow(&old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
+    grow(&files, &old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
     assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
+}
+
+/// Only the size is what the growth began with.
+#[test]
+fn a_specification_that_changes_during_a_growth_keeps_the_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (name, progress) = (name(), Progress::default());
+    let files = store.files(&name);
+    let old = Spec::new(1 << 20, None, Allocation::Full);
+    files.create(&old, &progress).unwrap();
+    let published = || store.scan().unwrap().volumes[&name].as_ref().unwrap().clone();
+    let marked = old.offloaded(true);
+    files.extend_data(&old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap();
+    files.change(&published(), &marked).unwrap();
+    files.grow(&published(), &Spec { size: 3 << 20, ..published() }).unwrap();
+    assert_eq!(published(), Spec { size: 3 << 20, ..marked });
+    assert_eq!(fs::metadata(files.data()).unwrap().len(), 3 << 20);
 }
 
 /// A growth that is killed halfway leaves a file that is longer than its specification says, and partly written.
@@ -376,7 +398,7 @@ fn a_repeated_growth_finishes_what_was_cut_off() {
     data.set_len(3 << 20).unwrap();
     data.write_all_at(&[9; 4096], 2 << 20).unwrap();
     let progress = Progress::default();
-    files.grow(&old, &new, &progress).unwrap();
+    grow(&files, &old, &new, &progress).unwrap();
     assert_eq!(progress.bytes.load(std::sync::atomic::Ordering::Relaxed), 2 << 20, "all of it is written");
     assert_eq!(file::holes(&data, 3 << 20), []);
     let found = fs::read(files.data()).unwrap();
@@ -398,11 +420,11 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
     File::options().write(true).open(files.data()).unwrap().write_all_at(&content, 0).unwrap();
     let refused = |what: &str| {
         let before = fs::read(files.spec()).ok();
-        let error = files.grow(&old, &new, &Progress::default()).unwrap_err();
+        let error = grow(&files, &old, &new, &Progress::default()).unwrap_err();
         assert_eq!(fs::read(files.spec()).ok(), before, "{what}");
         assert!(fs::read(files.data()).unwrap() == content, "{what}: the data of a live volume was changed");
         // The step itself must check this, too.
-        files.perform(&GROW[..1], &new, &Progress::default()).ok();
+        files.perform(&EXTEND[..1], &new, &Progress::default()).ok();
         assert!(fs::read(files.data()).unwrap()[..4096] == content[..4096], "{what}: its data was cut off");
         File::options().write(true).open(files.data()).unwrap().set_len(1 << 20).unwrap();
         File::options().write(true).open(files.data()).unwrap().write_all_at(&content, 0).unwrap();
@@ -417,11 +439,11 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
     // A read error, like EIO or EMFILE.
     fs::create_dir(files.spec()).unwrap();
     assert!(
-        files.grow(&old, &new, &Progress::default()).unwrap_err().to_string().contains("reading the specification")
+        grow(&files, &old, &new, &Progress::default()).unwrap_err().to_string().contains("reading the specification")
     );
     fs::remove_dir(files.spec()).unwrap();
     fs::write(files.spec(), old.to_toml()).unwrap();
-    files.grow(&old, &new, &Progress::default()).unwrap();
+    grow(&files, &old, &new, &Progress::default()).unwrap();
     assert!(fs::read(files.data()).unwrap()[..1 << 20] == content);
 }
 
@@ -436,7 +458,7 @@ fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
     files.create(&old, &Progress::default()).unwrap();
     let progress = Progress::default();
     progress.cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
-    let error = files.grow(&old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap_err();
+    let error = grow(&files, &old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap_err();
     assert!(matches!(error, StoreError::Cancelled), "{error}");
     assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);

@@ -141,6 +141,9 @@ impl Control {
         let upstreams::Chosen { first: remote, size, .. } = chosen.expect("an export was named");
         if let Some(uuid) = remote.volume {
             self.check_own(disk, uuid, store)?;
+            if let Some(disk) = self.state().user_of_volume(uuid) {
+                return Err(OffloadRefused::Taken { store: store.clone(), disk }.into());
+            }
             if let Some(same) = before.iter().find(|entry| entry.export.volume == remote.volume) {
                 return Err(OffloadRefused::Same(same.store.clone(), store.clone()).into());
             }
@@ -206,8 +209,19 @@ impl Control {
     /// Begins with empty stores.
     async fn begin_offload(&self, disk: &Name, mut file: Offload, except: &[Name]) -> Result<(), Error> {
         file.except = self.uuids(disk, except)?;
+        file.begin();
+        file.start(|_| false);
+        for entry in &mut file.stores {
+            entry.export = entry.export.later(SystemTime::now());
+        }
         let (store, marked) = {
             let mut state = self.state();
+            // Another disk may have taken a store since it was chosen.
+            for Entry { store, export, .. } in &file.stores {
+                if let Some(disk) = export.volume.and_then(|uuid| state.user_of_volume(uuid)) {
+                    return Err(OffloadRefused::Taken { store: store.clone(), disk }.into());
+                }
+            }
             let running = state.disk_mut(disk)?;
             if !matches!(running.offload, Ok(None)) {
                 return Err(Error::Busy(Kind::Disk, disk.clone()));
@@ -228,22 +242,16 @@ impl Control {
                 marked.push(name.clone());
             }
             file.next_key = running.next_key;
+            running.offload = Ok(Some(Offloading { phase: Phase::Reading, ..Offloading::new(file.clone()) }));
             (running.store.clone(), marked)
         };
-        file.begin();
-        file.start(|_| false);
-        for entry in &mut file.stores {
-            entry.export = entry.export.later(SystemTime::now());
-        }
         let initial = file.stores.iter().map(|entry| {
             let fresh = Recovered::format(entry.log.as_u128(), entry.capacity);
             Initial::Scanned(Box::new(fresh), 0)
         });
         let initial = initial.collect();
-        let written = file.clone();
-        super::blocking(move || store.put_offload(&written)).await?.map_err(OffloadRefused::from)?;
-        self.state().disk_mut(disk)?.offload = Ok(Some(Offloading { phase: Phase::Reading, ..Offloading::new(file) }));
         let begun = async {
+            super::blocking(move || store.put_offload(&file)).await?.map_err(OffloadRefused::from)?;
             self.without_keys(disk, except).await?;
             self.mark(disk, marked, true).await?;
             self.launch(disk, initial, None).await

@@ -29,8 +29,9 @@ use engine::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec, W
 use engine::ids::{TenantId, VolumeId, VolumeKey};
 use engine::nbd::{Place, Uri};
 use engine::offload::{Initial, Past, Setup, StoreId, StoreStats};
+use uuid::Uuid;
 
-use super::{Control, Error, OffloadRefused, Running, VolumeReason, blocking, refusal, with_files};
+use super::{Control, Error, OffloadRefused, Running, State, VolumeReason, blocking, refusal, with_files};
 use crate::disk_thread::Backing;
 use crate::quantity::{Name, Size, Time};
 use crate::store::offload::{Entry, Leaving, Map, Offload, OffloadError, StoreRef};
@@ -248,6 +249,19 @@ impl Running {
     }
 }
 
+impl State {
+    /// The disk of whose off-loaded writes the store with this UUID has the log, here or on another server.
+    fn user_of_volume(&self, uuid: Uuid) -> Option<Name> {
+        let uses = |running: &Running| {
+            let offloading = running.offloading().ok().flatten();
+            let mut stores = offloading.iter().flat_map(|it| &it.file.stores);
+            stores.any(|entry| !entry.is_removed() && entry.export.volume == Some(uuid))
+        };
+        let mut disks = self.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
+        disks.next().map(|(name, _)| name.clone())
+    }
+}
+
 impl Control {
     /// See `Running::key_of`. Remembers it with the volume.
     pub(super) fn take_key(&self, disk: &Name, name: &Name, spec: &Spec) -> Result<Option<VolumeKey>, Error> {
@@ -260,20 +274,25 @@ impl Control {
         Ok(key)
     }
 
-    /// Marks a new volume, and gives it a number, if the writes of its disk are off-loaded.
-    pub(super) async fn mark_new(&self, disk: &Name, spec: &Spec) -> Result<Spec, Error> {
-        let is_enabled = {
-            let state = self.state();
-            let offloading = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
-            match offloading {
-                Some(offloading) if spec.is_offloadable() => match offloading.waits_for() {
-                    Some(reason) => return Err(OffloadRefused::Waits { disk: disk.clone(), reason }.into()),
-                    None => !offloading.file.ending,
-                },
-                _ => false,
+    /// Whether a new volume is to be marked: the writes of its disk are off-loaded.
+    pub(super) fn is_marked_new(&self, disk: &Name, spec: &Spec) -> Result<bool, Error> {
+        let state = self.state();
+        let offloading = state.disk(disk)?.offloading().map_err(|error| OffloadRefused::Broken(error.clone()))?;
+        match offloading {
+            Some(offloading) if spec.is_offloadable() && !offloading.file.except.contains(&spec.uuid) => {
+                match offloading.waits_for() {
+                    Some(reason) => Err(OffloadRefused::Waits { disk: disk.clone(), reason }.into()),
+                    None => Ok(!offloading.file.ending),
+                }
             }
-        };
-        if !is_enabled {
+            _ => Ok(false),
+        }
+    }
+
+    /// Marks a new volume, and gives it a number, if the writes of its disk are off-loaded. The caller publishes it
+    /// before it releases the disk's change lock.
+    pub(super) async fn mark_new(&self, disk: &Name, spec: &Spec) -> Result<Spec, Error> {
+        if !self.is_marked_new(disk, spec)? {
             return Ok(spec.clone());
         }
         let uuid = spec.uuid;
