@@ -27,8 +27,8 @@ pub(super) const PUNCH_UNIT: u64 = 64 << 10;
 /// Bytes of zeros in one device write: long enough to stream, short enough that a request that arrives meanwhile waits
 /// at most a few milliseconds on a disk.
 pub(super) const ZEROS_BYTES: u64 = 1 << 20;
-/// Most of a range that the device zeroes at once if its tenant is alone. Other tenants that come meanwhile wait for it:
-/// about half a second if the device writes the zeros at 150 MB/s.
+/// Most of a range that the device zeroes at once if its tenant is alone. Other tenants that come meanwhile wait for
+/// it: about half a second if the device writes the zeros at 150 MB/s.
 const ZERO_MAX: u64 = 64 << 20;
 /// Most range operations of one volume, waiting or in the device. At this bound its connections are not read. It is the
 /// most requests that one connection may have in flight, so one connection alone is never stopped by it.
