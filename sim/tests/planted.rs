@@ -127,7 +127,6 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::LostLegForgotten => 5,
         Bug::AnsweredPartTrusted => 88,
         Bug::VoidedLegClean => 445,
-        Bug::KeptSwept => 15_454,
         Bug::DemotionNotCompared => 84,
         Bug::ZeroedForgotten => 189,
         Bug::DemotionVersionedLate => 106,
@@ -190,10 +189,12 @@ fn of_which_are_found(of: impl Fn(Bug) -> bool) {
     // the upstream find that. That a demotion is compared too early shows if it is overtaken while it is received by a
     // write of its block which has left the server's cache by then; what a gateway has read in an earlier session is
     // outdated only if a client without one has written it meanwhile. Neither shows in 700 worlds of two caches: unit
-    // tests that run with the bug find them (`make test-planted-long`).
+    // tests that run with the bug find them (`make test-planted-long`). So does one for blocks that a range drops too
+    // early: about one in 20,000 worlds shows it.
     let is_rare = |bug: Bug| {
         let of_stores = [MapHasNothingHome, MapLeavesNothingOut, RetiredWhileRemembering, InvalidWhileHiding];
-        of_stores.contains(&bug) || [LeaseFromReply, DemotionComparedEarly, EarlierSessionDemoted].contains(&bug)
+        of_stores.contains(&bug)
+            || [LeaseFromReply, DemotionComparedEarly, EarlierSessionDemoted, KeptSwept].contains(&bug)
     };
     let bugs: Vec<Bug> = Bug::ALL.iter().copied().filter(|&bug| of(bug) && !is_rare(bug)).collect();
     let missed = {

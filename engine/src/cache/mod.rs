@@ -33,9 +33,9 @@ use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorM
 use block::{ALL, DIRTY};
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
-/// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes) and in the list of
-/// free blocks, and the pool's bookkeeping.
-pub(crate) const BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME;
+/// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes), and the pool's
+/// bookkeeping.
+pub(crate) const BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 23 + POOL_BYTES_PER_FRAME;
 
 /// Blocks of a region (4 MiB). A scan of a range skips regions without cached blocks.
 const REGION_BLOCKS: u64 = 1024;
@@ -131,7 +131,8 @@ pub(crate) enum Rest {
 pub(crate) struct Cache {
     pool: Pool,
     blocks: Vec<Block>,
-    free_blocks: Vec<BlockId>,
+    /// The free block that is used next, or [`NONE`]; its `number` is the one after it.
+    free_block: BlockId,
     index: HashTable<BlockId>,
     hasher: FixedState,
     partitions: Table<TenantId, Partition>,
@@ -150,7 +151,7 @@ impl Cache {
         Cache {
             pool: Pool::new(frames, frames_max),
             blocks: Vec::with_capacity(frames_max as usize),
-            free_blocks: Vec::with_capacity(frames_max as usize),
+            free_block: NONE,
             // Twice the number of entries: when tombstones fill the table, it is rehashed in place and never grows.
             index: HashTable::with_capacity(2 * frames_max as usize),
             hasher: FixedState::with_seed(seed),
@@ -234,14 +235,15 @@ impl Cache {
     pub(crate) fn insert(&mut self, volume: VolumeId, number: u64) -> BlockId {
         debug_assert!(self.lookup(volume, number).is_none());
         let fresh = Block { volume, number, ..Block::default() };
-        let id = match self.free_blocks.pop() {
-            Some(id) => {
-                self.blocks[id as usize] = fresh;
-                id
-            }
-            None => {
+        let id = match self.free_block {
+            NONE => {
                 self.blocks.push(fresh);
                 (self.blocks.len() - 1) as BlockId
+            }
+            id => {
+                let place = &mut self.blocks[id as usize];
+                self.free_block = std::mem::replace(place, fresh).number as BlockId;
+                id
             }
         };
         let hash = self.hash(volume, number);
@@ -275,7 +277,7 @@ impl Cache {
         volume.regions[region(number)] -= 1;
         self.blocks[id as usize].frame = FrameId::ZERO;
         self.release(frame);
-        self.free_blocks.push(id);
+        self.blocks[id as usize].number = std::mem::replace(&mut self.free_block, id).into();
     }
 
     /// Cached blocks of a volume.

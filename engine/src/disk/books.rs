@@ -245,8 +245,8 @@ impl Books {
     /// A request of the tenant completed that was submitted at `submitted`.
     pub(super) fn completed(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
         self.account(now);
-        self.in_device -= 1;
         self.silences += u64::from(self.is_silent(now));
+        self.in_device -= 1;
         self.progress_at = now;
         let Some(account) = self.accounts.get_mut(tenant) else { return };
         account.settle(self.per_cost);

@@ -263,6 +263,13 @@ mod tests {
         assert_eq!((rig.volumes.cache.cached_blocks(STRIPED), rig.answer(2)), (0, Some(0)));
     }
 
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn blocks_that_a_range_drops_too_early_are_found() {
+        use crate::planted::{Bug, is_found_by};
+        assert!(is_found_by(Bug::KeptSwept, a_range_waits_for_a_flush_of_what_is_kept_in_it));
+    }
+
     #[test]
     fn what_a_striped_volume_loses_of_its_slots_is_measured() {
         let (mut rig, conn) = striped();
