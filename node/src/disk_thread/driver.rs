@@ -613,7 +613,10 @@ impl<R: Reactor> Driver<R> {
         {
             self.finishing.pop_front();
             let connection = self.connections[conn.0 as usize].as_ref();
-            let is_due = |connection: &&Connection| matches!(connection.phase, Phase::Finishing { deadline: at, .. } if at == deadline);
+            let is_due = |connection: &&Connection| match connection.phase {
+                Phase::Finishing { deadline: at, .. } => at == deadline,
+                _ => false,
+            };
             if let Some(connection) = connection.filter(is_due) {
                 if let Some(more) = incidents::note(Incident::StalledReader) {
                     let (disk, client) = (&self.options.name, &connection.peer);
