@@ -24,8 +24,6 @@ pub const PAUSE: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(10);
 /// How often the lease is renewed, and things that no key of etcd tells of are looked at.
 const TICK: Duration = Duration::from_secs(1);
-/// Time between two looks at all that etcd has.
-const LOOKS_INTERVAL: Duration = Duration::from_millis(20);
 /// Free space and measured needs change all the time; they are told at most that often, unless something else is.
 const FACTS_INTERVAL: Duration = Duration::from_secs(5);
 /// Until a new schedule begins, besides two rounds of the old and the new one: servers learn of it within
@@ -59,7 +57,6 @@ impl Cluster {
         let (mut told, mut ticks) = (Told { alive: None, at: Instant::now() }, interval(TICK));
         let mut retiming = Retiming::default();
         loop {
-            let read_at = Instant::now();
             self.control.set_issued(image.epochs.clone());
             self.image.send_replace(Some(image.clone()));
             self.look(&etcd, &lease, &image, &mut told).await?;
@@ -74,8 +71,7 @@ impl Cluster {
                 () = self.wake.notified() => {}
                 _ = ticks.tick() => lease.renew().await?,
             }
-            // One look for all that has happened so far. What gateways do changes etcd, too, and may be much.
-            tokio::time::sleep(LOOKS_INTERVAL.saturating_sub(read_at.elapsed())).await;
+            // One look for all that has happened so far.
             while let Ok(event) = timeout(Duration::ZERO, watch.message()).await {
                 event?.ok_or(EtcdError::Closed)?;
             }
