@@ -170,10 +170,15 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &
     let phases = Phases { device, began: used.map(|used| (used, own)), others_most: None };
     let mut run = Run { probe, findings, issued: Default::default(), in_flight: 0, own, phases };
     let result = run.go_on(&mut target, &now, job);
-    if result.is_err() {
+    if let Err(error) = result {
         run.settle(&mut target, &now);
+        if run.in_flight > 0 {
+            // A ring waits for its requests when it is dropped, and ends the process if they hang.
+            tracing::warn!(requests = run.in_flight, "the device hangs, so the memory of the probe is not freed");
+            std::mem::forget(target);
+        }
+        return Err(error);
     }
-    result?;
     let mut found = run.findings.values();
     let mut add = |key, value: Option<f64>| found.extend(value.map(|value| (key, Finding::plain(Some(value)))));
     let all = used.zip(DeviceUse::read(device)).map(|(before, after)| after.since(&before));

@@ -202,8 +202,13 @@ fn fitting(observed: &Observed, subjects: &[Subject], pools: &Pools) -> Result<P
     }
 }
 
+/// A share in steps. Servers round shares to parts per billion, so that what was three steps may be slightly less.
+fn share_steps(grid: Grid, share: f64) -> u32 {
+    (share * f64::from(grid.share_steps) + 1e-6) as u32
+}
+
 fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid) -> Problem {
-    let share_steps = |share: f64| (share * f64::from(grid.share_steps) + 1e-6) as u32;
+    let share_steps = |share: f64| share_steps(grid, share);
     // What was requested is covered; a promise is not rounded down.
     let cover = |share: f64| (share * f64::from(grid.share_steps) - 1e-6).ceil().max(0.0) as u32;
     // What a tenant keeps is rounded down to steps; the rest of its last step is not divided among the others.
@@ -316,7 +321,7 @@ impl Posed {
         let steps = |has: &Has| Allotment {
             first: grid.steps_within(has.first),
             second: grid.steps_within(has.second),
-            share: (has.share * f64::from(grid.share_steps)) as u32,
+            share: share_steps(grid, has.share).max(1),
         };
         self.now.iter().map(steps).collect()
     }
