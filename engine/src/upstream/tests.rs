@@ -617,3 +617,28 @@ fn a_server_that_shuts_down_is_away_and_one_that_answers_twice_is_left() {
     rig.receive(link, hole(BLOCK / 4).bytes());
     assert_eq!(rig.news(), [Action::Ask(Request::Close(LinkId(0))), Action::Failed]);
 }
+
+#[test]
+fn the_end_of_a_reply_that_needs_no_byte_is_read_with_the_last_one() {
+    let mut rig = Rig::new(None, 1);
+    let read = rig.submit(Op::Read, 64 * BLOCK, 2 * BLOCK, 1);
+    let writes: Vec<IoId> = (0..7).map(|block| rig.write(block, 1)).collect();
+    assert_eq!(rig.outstanding().len(), 8);
+    let mut replies = Vec::new();
+    for (link, header, _) in std::mem::take(&mut rig.requests) {
+        let of = Of { form: rig.sessions[&link].form, cookie: header.cookie, offset: header.offset };
+        let is_read = header.kind == Kind::Read;
+        if is_read {
+            // Three parts, and two for each of the errors: the sixteenth is an error without its end.
+            for block in [64, 65] {
+                replies.extend_from_slice(Head::hole(of, false, block * BLOCK, BLOCK).bytes());
+            }
+        }
+        let error = (!is_read).then_some(Errno::NoSpace);
+        replies.extend_from_slice(Head::answer(of, is_read, error).bytes());
+    }
+    let link = *rig.sessions.keys().next().unwrap();
+    rig.receive(link, &replies);
+    let news = rig.news();
+    assert!(news.contains(&done(read)) && news.len() == 1 + writes.len(), "nothing follows: {news:?}");
+}
