@@ -275,6 +275,7 @@ impl Cache {
         let volume = &mut self.volumes[volume];
         volume.all.remove(&mut self.blocks, id);
         volume.regions[region(number)] -= 1;
+        // Before its release, which may return the block of the frame to the eviction order.
         self.blocks[id as usize].frame = FrameId::ZERO;
         self.release(frame);
         self.blocks[id as usize].number = std::mem::replace(&mut self.free_block, id).into();
@@ -404,14 +405,14 @@ impl Cache {
     pub(crate) fn release(&mut self, frame: FrameId) {
         let Some((tenant, left)) = self.pool.release(frame) else { return };
         let partition = self.partition_mut(tenant);
-        // Pieces that wait for frames may have one now, or one that can be evicted.
+        // A frame is free now, or can be evicted: pieces that wait for frames are tried again.
         partition.stirred = true;
         match left {
-            Left::Nobody => partition.used -= 1,
+            Left::Free => partition.used -= 1,
             Left::One(None) => {}
             Left::One(Some(id)) => {
                 let block = self.block(id);
-                // Otherwise it was used, written or dropped meanwhile.
+                // Otherwise the block was used, written or dropped meanwhile.
                 if block.frame == frame && !block.in_order && !block.unwritten() && !block.kept {
                     self.enter_order(id, false);
                 }

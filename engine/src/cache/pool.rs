@@ -22,10 +22,10 @@ pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>
 /// The references that remain after one was released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// None: the frame is free.
-    Nobody,
-    /// One: that of the block, if the frame belongs to one. If it left the eviction order meanwhile, which block it is:
-    /// it can be evicted again, if it still has the frame.
+    /// No reference: the frame is free.
+    Free,
+    /// One reference: that of a block, if a block has the frame. The number is that of a block that left the eviction
+    /// order while the frame was shared. It can be evicted again if it still has the frame.
     One(Option<BlockId>),
 }
 
@@ -132,7 +132,7 @@ impl Pool {
         if !retires || planted!(RetiredFrameUsedAgain) {
             self.free.push(frame.0);
         }
-        Some((tenant, Left::Nobody))
+        Some((tenant, Left::Free))
     }
 
     /// The block of a frame leaves the eviction order until the frame has one reference.
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(pool.available(), 0);
         pool.retain(frame);
         assert_eq!(pool.release(frame), Some((TENANT, Left::One(None))));
-        assert_eq!(pool.release(frame), Some((TENANT, Left::Nobody)));
+        assert_eq!(pool.release(frame), Some((TENANT, Left::Free)));
         assert_eq!(take(&mut pool, 1), [frame]);
     }
 

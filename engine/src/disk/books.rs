@@ -154,8 +154,8 @@ pub(crate) struct Books {
     cost_ns: Nanos,
     /// The sum of busy time without slices, divided by the cost in the device at the time.
     per_cost: f64,
-    /// The last completion, or the submission to an idle device; and how often the device then completed nothing for
-    /// longer than [`STUCK_NS`].
+    /// The time of the last completion, or of the submission to an idle device if that was later. And how often nothing
+    /// completed for longer than [`STUCK_NS`] from then on.
     progress_at: Nanos,
     silences: u64,
     /// The last [`Books::account`].

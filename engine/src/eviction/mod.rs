@@ -3,7 +3,7 @@
 //! ```text
 //!   a frame is needed ─► evict ─► policy: next block ─► partition: can it be evicted?
 //!                          ▲                               │ yes: it is dropped
-//!                          └── pass, leave ◄───────────────┘ read: passed over; dirty, unsent: re-enters afterwards
+//!                          └── pass, leave ◄───────────────┘ being read: passed over; dirty or unsent: leaves
 //! ```
 //!
 //! The policy orders the blocks; the partition decides, because only it knows which are dirty or in use. All policies
@@ -85,8 +85,8 @@ pub(crate) enum Verdict {
     Goes,
     /// A device request for it is in flight: it stays in the order.
     InUse,
-    /// It must be written or flushed first, or replies with its content must be sent: it leaves the order and re-enters
-    /// afterwards. So a search costs one step per block, however many are dirty or wait for a client that reads slowly.
+    /// It must be written or flushed first, or replies with its content must be sent. It leaves the order and re-enters
+    /// afterwards, so a search passes over each block once, however many are dirty or in unsent replies.
     Unready,
 }
 

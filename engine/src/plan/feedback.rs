@@ -23,6 +23,7 @@ const GAIN: f64 = 0.3;
 /// The largest shortfall that is believed: with more, no slice would be long enough.
 const MOST: f64 = 0.3;
 
+/// The totals at the beginning of a measurement.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     at: Nanos,

@@ -217,7 +217,7 @@ impl Upstream {
 
     fn read_replies(&mut self, at: usize, bytes: &[u8]) {
         let (mut read, mut parts) = (0, 0);
-        // The end of an error reply needs no further byte, so nothing else would bring it.
+        // When all bytes are used, the end of an error reply may still be due. No later event would report it.
         while parts < PARTS_MAX || read == bytes.len() {
             let (link, requests, demotions) = (&mut self.links[at], &self.requests, &self.demotions);
             let (load, hints) = (self.is_asking.then_some(LOAD_ASKED), self.hints);

@@ -221,7 +221,7 @@ impl Cluster {
         if !is_known || image.alive.contains_key(server) || image.volumes_of(server).next().is_some() {
             return Ok(false);
         }
-        // A change that is being made may give it a volume.
+        // The change in progress may place a volume on this server.
         if let Some(other) = other_change(&image) {
             return Err(ClusterError::Changing(other));
         }
@@ -386,8 +386,8 @@ impl Cluster {
         }
     }
 
-    /// Waits for some time until all servers serve their parts of a volume as it is since a version of the schedule.
-    /// Whether they do.
+    /// Waits until all servers serve their parts of a volume as it is in this version of the schedule. Returns false if
+    /// they do not within [`SERVED_TIMEOUT`].
     pub(super) async fn served(&self, name: &Name, volume: &Volume, version: u64) -> bool {
         // What a server said before it knew of the change does not count.
         let is_served = |image: &Image| {

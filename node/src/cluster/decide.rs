@@ -98,7 +98,6 @@ pub fn tasks(me: &Name, image: &Image, parts: &BTreeMap<Name, Here>) -> Vec<Task
             None if !part.committed && being_created != Some(part.volume) => {
                 tasks.push(Task::Discard(name.clone(), part.volume));
             }
-
             // A committed part that the cluster does not know is data: it stays, and is told of.
             Some(_) | None => {}
         }

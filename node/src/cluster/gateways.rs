@@ -11,9 +11,9 @@ use super::{Cluster, ClusterError};
 use crate::control::Target;
 use crate::quantity::Name;
 
-/// Time between two epochs of a volume. Each is a durable write of etcd, and all servers look at all of it then.
+/// Time between two epochs of a volume. For each epoch, etcd writes durably, and each server reads all keys again.
 const EPOCH_INTERVAL: Duration = Duration::from_millis(250);
-/// How many epochs of a volume may be waited for.
+/// The most gateways that wait for an epoch of a volume.
 const EPOCHS_WAITING: u32 = 16;
 
 impl Cluster {
@@ -59,7 +59,8 @@ impl Cluster {
                 let permille = self.state().disk.as_ref().map_or(900, |(_, facts)| facts.insulation_permille);
                 // As for what the disk loses, a quarter of the permitted loss is a reserve.
                 let lost_permille = u64::from((1000 - permille.min(999)) * 3).div_ceil(4);
-                let loss_ns = loss_ns.min(self.slot_ns(name).unwrap_or(0));
+                let slot_ns = self.slot_ns(name).ok_or_else(|| format!("volume '{name}' has no slot"))?;
+                let loss_ns = loss_ns.min(slot_ns);
                 self.report_need(name, loss_ns.saturating_mul(1000) / lost_permille);
                 Ok("noted".into())
             }
@@ -71,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// When the next epoch of a volume may be issued; `None` if too many are waited for.
+    /// The time at which a gateway may get the next epoch of a volume; `None` if too many gateways wait for one.
     fn epoch_turn(&self, volume: Uuid) -> Option<Instant> {
         let (now, mut state) = (Instant::now(), self.state());
         let turns = &mut state.epoch_turns;
@@ -84,7 +85,7 @@ impl Cluster {
         Some(turn)
     }
 
-    /// The length of a volume's slices: it cannot lose more of one.
+    /// The length of a volume's slices, and so the most that it can lose of one; `None` if it has no slot.
     fn slot_ns(&self, volume: &Name) -> Option<Nanos> {
         let state = self.state();
         let slots = &state.kept.as_ref()?.schedule.slots;

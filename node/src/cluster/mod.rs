@@ -85,7 +85,7 @@ struct State {
     clock: ClockState,
     /// What the slices on the disk are measured to need.
     needs: Needs,
-    /// When the next epoch of a volume may be issued, of volumes that have just had one.
+    /// For each volume that has just had an epoch: the earliest time of the next one.
     epoch_turns: BTreeMap<Uuid, Instant>,
     /// Whether parts are being created or deleted.
     is_working: bool,

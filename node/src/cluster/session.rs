@@ -205,7 +205,7 @@ impl Cluster {
     fn alive(&self, image: &Image, disk: &Name, facts: &DiskFacts) -> Alive {
         // If they are not known, none is served as far as the cluster knows.
         let parts = self.control.parts(disk).unwrap_or_default();
-        // A part that is still to grow is not what clients should open.
+        // A client that opened a part before its growth would see the wrong size.
         let is_missing = |name: &Name, volume: &Volume| {
             let here = parts.get(name).filter(|here| here.part.volume == volume.uuid);
             here.is_none_or(|here| !here.is_served || !here.part.committed || here.part.size < volume.size)

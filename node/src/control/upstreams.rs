@@ -293,11 +293,12 @@ impl Control {
         volumes.filter(|(_, volume)| is_leased(volume)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The size of a volume, bytes; `None` if there is none, or its specification cannot be read.
-    pub fn size_of(&self, name: &Name) -> Option<u64> {
+    /// The size of a volume, bytes; an error if there is none, or if its specification cannot be read.
+    pub fn size_of(&self, name: &Name) -> Result<u64, Error> {
         let state = self.state();
-        let (_, volume) = state.find(name).ok()?;
-        volume.spec.as_ref().map(|spec| spec.size)
+        let (_, volume) = state.find(name)?;
+        let spec = volume.spec.as_ref().ok_or_else(|| state.unserved(name))?;
+        Ok(spec.size)
     }
 
     /// Tells the engine of a striped volume when it has its slots.

@@ -24,7 +24,7 @@ pub enum Phase {
     Finishing {
         /// The connection is closed if the peer accepts none of them before this moment.
         deadline: Nanos,
-        /// It is closed at this moment, however many remain: who closes a volume waits for it.
+        /// The connection is closed at this moment, however many replies remain, because closing a volume waits for it.
         ends: Nanos,
     },
     /// The socket is being closed.

@@ -46,7 +46,7 @@ const DIRECT_BYTES_MIN: u64 = 16 * 1024;
 const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
 /// How long the last replies of a connection may make no progress before it is closed.
 const FINISH_TIMEOUT: Nanos = 5 * SECOND;
-/// How long they may take in all: enough for 8 MiB at 280 KiB/s.
+/// How long the last replies of a connection may take in all: enough for 8 MiB at 280 KiB/s.
 const FINISH_MOST: Nanos = 30 * SECOND;
 mod mail;
 #[cfg(test)]

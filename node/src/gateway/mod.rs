@@ -197,8 +197,9 @@ impl Gateway {
         self.control.create_volume(request).await?;
         let servers = members.len();
         self.opened().insert(name.clone(), Opened { members, client, epoch, used: Instant::now(), waited_ns: 0 });
-        // What is smaller than the cluster says is about to grow: another size would be another volume to its sessions.
-        if let Some(size) = self.control.size_of(name).filter(|&size| size < layout.size) {
+        // The parts are about to grow. Later sessions would see another size and refuse the volume.
+        let size = self.control.size_of(name)?;
+        if size < layout.size {
             self.close(name, true).await?;
             return Err(GatewayError::Growing { size: Size(size), will: Size(layout.size) });
         }

@@ -173,8 +173,11 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &
     if let Err(error) = result {
         run.settle(&mut target, &now);
         if run.in_flight > 0 {
-            // A ring waits for its requests when it is dropped, and ends the process if they hang.
-            tracing::warn!(requests = run.in_flight, "the device hangs, so the memory of the probe is not freed");
+            // Dropping a ring waits for its requests, and aborts the process if they hang.
+            tracing::warn!(
+                requests = run.in_flight,
+                "the device does not complete the requests of the probe: its memory is not freed"
+            );
             std::mem::forget(target);
         }
         return Err(error);

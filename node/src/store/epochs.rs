@@ -169,14 +169,17 @@ mod tests {
         (store, name, spec)
     }
 
+    /// Records the epoch of a claim as it is written in the query.
+    fn record(store: &Store, name: &Name, spec: &Spec, text: &str) -> Result<(), EpochError> {
+        let claim = Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
+        store.files(name).record_epoch(spec.uuid, &claim)
+    }
+
     #[test]
     fn epochs_with_leases_are_those_of_all_clients() {
         let dir = tempfile::tempdir().unwrap();
         let (store, name, spec) = disk(dir.path());
-        let record = |text: &str| {
-            let claim = Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
-            store.files(&name).record_epoch(spec.uuid, &claim)
-        };
+        let record = |text: &str| record(&store, &name, &spec, text);
         let last = || store.files(&name).last_leased(spec.uuid).unwrap();
         assert_eq!(last(), None);
         record("c/1000").unwrap();
@@ -197,10 +200,7 @@ mod tests {
     fn without_a_lease_nobody_can_use_up_the_epochs_of_a_client_with_one() {
         let dir = tempfile::tempdir().unwrap();
         let (store, name, spec) = disk(dir.path());
-        let record = |text: &str| {
-            let claim = Claim::parse(format!("aerogel:session={text}").as_bytes()).unwrap();
-            store.files(&name).record_epoch(spec.uuid, &claim)
-        };
+        let record = |text: &str| record(&store, &name, &spec, text);
         record("a/5/lease").unwrap();
         record(&format!("a/{}", u64::MAX)).unwrap();
         assert_eq!(store.files(&name).last_epoch(spec.uuid).unwrap(), 5);

@@ -87,7 +87,7 @@ impl ClientFiles {
             let (socket, connection) = connector.connect(name, S::attach(socket)?).await?.into_inner();
             Ok((socket.detach()?, connection))
         };
-        // It ends by itself: it goes on when the caller gives up.
+        // The task goes on when the caller gives up, so it has a time limit of its own.
         let handshake =
             timeout(HANDSHAKE_TIMEOUT, handshake).map(|shaken| shaken.unwrap_or_else(|late| Err(late.into())));
         let shaken = threads.handshakes.spawn(handshake).await.map_err(io::Error::other);

@@ -246,9 +246,9 @@ struct Current {
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
     /// the owner may have there.
     is_held_up: bool,
-    /// Since when it waits for earlier sequential reads.
+    /// The time since which the next request has waited for earlier sequential reads.
     follows_since: Option<Nanos>,
-    /// Requests of it were given up: it says nothing of what others take.
+    /// Requests of the slice hang, so its length says nothing about later slices.
     has_given_up: bool,
     watch: Watch,
 }

@@ -145,8 +145,8 @@ fn the_disk_idles_for_a_client_that_pauses_within_its_slice() {
     assert!(served > 100, "{served} requests, about four for each of 30 slices");
 }
 
-/// A has `hung` in the device; then `next` is queued, and nobody else waits. Returns when it goes
-/// to the device.
+/// Puts the requests `hung` of tenant A into the device, where they hang, and queues `next`, while no other tenant
+/// waits. Returns the time at which `next` goes to the device.
 fn after_hung(hung: &[Entry], next: Entry) -> Nanos {
     let (mut scheduler, mut now) = (scheduler(None), 0);
     hung.iter().for_each(|&entry| scheduler.arrived(0, A, entry, false));

@@ -250,12 +250,17 @@ impl Running {
 }
 
 impl State {
-    /// The disk of whose off-loaded writes the store with this UUID has the log, here or on another server.
+    /// The disk that off-loads to the store with this UUID, which may be on another server.
     fn user_of_volume(&self, uuid: Uuid) -> Option<Name> {
+        self.user_of(|entry| !entry.is_removed() && entry.export.volume == Some(uuid))
+    }
+
+    /// The disk that off-loads to such a store. The stores of a disk whose `offload.toml` cannot be read are not known.
+    /// Their logs protect them: without `--force`, only an empty store is taken.
+    fn user_of(&self, is_meant: impl Fn(&Entry) -> bool) -> Option<Name> {
         let uses = |running: &Running| {
-            let offloading = running.offloading().ok().flatten();
-            let mut stores = offloading.iter().flat_map(|it| &it.file.stores);
-            stores.any(|entry| !entry.is_removed() && entry.export.volume == Some(uuid))
+            let stores = running.offloading().ok().flatten().map_or(&[][..], |it| &it.file.stores);
+            stores.iter().any(&is_meant)
         };
         let mut disks = self.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
         disks.next().map(|(name, _)| name.clone())
@@ -316,14 +321,8 @@ impl Control {
 
     /// The disk of whose off-loaded writes a store of this server has the log.
     pub(super) fn user_of_store(&self, store: &Name) -> Option<Name> {
-        let state = self.state();
-        let uses = |running: &Running| {
-            let offloading = running.offloading().ok().flatten();
-            let uses = |entry: &Entry| entry.leaving != Leaving::Done && entry.store == StoreRef::Local(store.clone());
-            offloading.is_some_and(|it| it.file.stores.iter().any(uses))
-        };
-        let mut disks = state.disks.iter().filter(|(_, disk)| disk.state.as_ref().is_ok_and(uses));
-        disks.next().map(|(name, _)| name.clone())
+        let is_it = |entry: &Entry| entry.leaving != Leaving::Done && entry.store == StoreRef::Local(store.clone());
+        self.state().user_of(is_it)
     }
 
     /// A store on this disk that has the log of another one, and that disk.
