@@ -232,6 +232,9 @@ struct Current {
     begun: Nanos,
     /// When it should end.
     ends: Nanos,
+    /// When it ends if another tenant waits. While none does, a backlog may extend the slice until its drain is over,
+    /// which is no claim on the disk's time.
+    granted: Nanos,
     /// What ends it early; the bytes count from the opening of the account.
     enough: Option<Enough>,
     /// See [`Slot::lent`].
@@ -394,6 +397,7 @@ impl Slices {
             owner,
             begun: now,
             ends: now + slot.ns,
+            granted: now + slot.ns,
             enough: slot
                 .enough
                 .map(|enough| Enough { bytes: books.delivered_bytes(owner).saturating_add(enough.bytes), ..enough }),
@@ -418,12 +422,15 @@ impl Slices {
         let current = self.current.as_mut().expect("a slice");
         let owner = current.owner;
         let lane = &lanes[owner];
+        let others = lane.queue.len() < lanes.waiting();
+        if others {
+            current.ends = current.ends.min(current.granted.max(now));
+        }
         let left_ns = current.ends.saturating_sub(now);
         if policy.interrupts(owner, left_ns, View { lanes, books, slices: &self.observed }) {
             return current.drains(now, Cause::Interrupted, lane);
         }
         let habits = &mut self.observed[owner];
-        let others = lane.queue.len() < lanes.waiting();
         if lanes.is_full() && lane.in_service() == 0 {
             return Step::Wait;
         }
@@ -480,7 +487,8 @@ impl Slices {
         let drain_ns = self.observed[owner].meter.drain_ns(lane.in_service_ns() + cost_ns);
         let next_ns = policy.continues(now, owner, View { lanes, books, slices: &self.observed });
         let Some(next_ns) = next_ns else { return current.drains(now, Cause::UsedUp, lane) };
-        (current.ends, current.enough) = (now + next_ns.max(drain_ns), None);
+        (current.ends, current.granted) = (now + next_ns.max(drain_ns), now + next_ns);
+        current.enough = None;
         Step::Again
     }
 

@@ -187,6 +187,25 @@ fn hung_requests_do_not_shorten_the_slices_of_their_tenant() {
 }
 
 #[test]
+fn a_backlog_that_extended_a_slice_gives_no_claim_when_another_tenant_comes() {
+    let (mut scheduler, mut now) = (Scheduler::new(Box::new(Alternate::default()), 8), 0);
+    scheduler.set_tenant(0, A, Terms::default());
+    // Their predicted drain is as long as several slices.
+    let long = |io| Entry { cost_ns: 900 * MS, ..entry(io) };
+    (0..6).for_each(|io| scheduler.arrived(0, A, long(io), false));
+    let sent: Vec<_> = std::iter::from_fn(|| scheduler.next(0)).collect();
+    assert_eq!(sent.len(), 6, "nobody else waits");
+    // They take less than predicted, and A goes on with one request at a time.
+    now += 100 * MS;
+    sent.iter().for_each(|(tenant, entry)| scheduler.done(now, *tenant, entry, 0));
+    scheduler.set_tenant(now, B, Terms::default());
+    (0..400).for_each(|io| scheduler.arrived(now, if io < 300 { A } else { B }, entry(io), false));
+    let served: Vec<_> = (0..250).map_while(|_| serve(&mut scheduler, &mut now)).collect();
+    let slices: Vec<_> = served.chunk_by(|a, b| a == b).map(|slice| (slice[0], slice.len())).collect();
+    assert!(slices[0].0 == B || slices[0].1 <= 100, "at most the rest of a slice of a second: {slices:?}");
+}
+
+#[test]
 fn an_interrupted_slice_drains_before_the_next_one_begins() {
     let (mut scheduler, now) = (scheduler(None), 10 * MS);
     scheduler.policy.interrupter = Some(B);
