@@ -2,7 +2,8 @@
 //!
 //! The same references are fed to curves of the size that a server uses, with several seeds, and to a curve that
 //! samples everything and forgets nothing. Read-ahead is included: after two sequential reads, the next 32 blocks are
-//! read ahead. Aging is off, because the exact curve does not age.
+//! read ahead. The sampled curves fade as in the server; the exact one does not, so a load that changes adds to the
+//! error.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -139,7 +140,7 @@ fn tell(limits: Limits, seed: u64, story: &Story) -> Curve {
 fn judge(trace: String, story: &Story, seeds: u64) -> Report {
     let exact = tell(Limits::exact(BLOCKS_MAX, DIRTY_AGE), 0, story);
     let truths = EvictionPolicy::ALL.map(|policy| exact.view(policy));
-    let limits = Limits { fades: false, ..Limits::within(BYTES, BLOCKS_MAX, DIRTY_AGE) };
+    let limits = Limits::within(BYTES, BLOCKS_MAX, DIRTY_AGE);
     let (mut mean, mut worst, mut ns, mut rate) = (Errors::default(), Errors::default(), f64::MAX, 0.0);
     for seed in 1..=seeds {
         let began = Instant::now();

@@ -316,9 +316,8 @@ impl Load {
         self.points.get(past).map_or(frames, |point| point.0)
     }
 
-    /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
-    /// which is below 1; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
-    /// may not be there.
+    /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`;
+    /// at most [`CAUTION`] times that by the estimate: more would take memory from others for what may not be there.
     pub(super) fn least(&self, keeps: f64) -> u64 {
         let by = |end: usize| {
             let at = self.points.partition_point(|point| point.1[end] < keeps);
