@@ -60,6 +60,8 @@ struct Tenant {
     /// What it left of its slices for the tenants after it, less what it took from them by overruns. If it is negative,
     /// slots that begin after the last overrun are shorter.
     balance_ns: i64,
+    /// How much of that is from its last slice. If that goes on in the same slot, it has left nothing yet.
+    left_ns: i64,
     overran: ClusterNanos,
     /// The slot that is shorter, by its beginning, and by how much.
     pays: Option<(ClusterNanos, Nanos)>,
@@ -86,14 +88,25 @@ impl Tenant {
         self.pays.map_or(0, |(_, ns)| ns)
     }
 
+    /// It has a slice in its slot that begins at `start`.
+    fn goes_on(&mut self, start: ClusterNanos) {
+        let left_ns = std::mem::take(&mut self.left_ns);
+        if self.served_in.replace(start) == Some(start) {
+            self.balance_ns -= left_ns;
+        }
+    }
+
     /// A slice that was to end at `end` has ended with so much left, in slots of this length. What it leaves counts up
     /// to a few requests, a debt up to a slot.
     fn leaves(&mut self, end: ClusterNanos, left_ns: i64, length_ns: Nanos) {
         let left_ns = if planted!(OverrunNotDebited) { left_ns.max(0) } else { left_ns };
         let (most, least) = (length_ns / REQUEST_PART, length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
-        self.balance_ns = (self.balance_ns + left_ns).clamp(-(least as i64), most as i64);
+        let before_ns = self.balance_ns;
+        self.balance_ns = (before_ns + left_ns).clamp(-(least as i64), most as i64);
         if left_ns < 0 {
             self.overran = end;
+        } else {
+            self.left_ns = self.balance_ns - before_ns;
         }
     }
 }
@@ -305,7 +318,7 @@ impl Follow {
         if !(wants_device && fits || is_awaited) {
             return None;
         }
-        self.tenants[owner].served_in = Some(slot.start);
+        self.tenants[owner].goes_on(slot.start);
         let end = if planted!(OverrunShiftsSlices) && wants_device { t + slot.length_ns } else { end };
         let slice = self.begins(t, Current { tenant: owner, is_own: true, end, lender: None }, None);
         Some(Turn::Slice(Slot { awaits, ..slice }))

@@ -324,3 +324,17 @@ fn a_slot_may_end_in_the_next_round() {
     let order = |ms: u64| times.from(times.cluster_ns(ms * MS)).map(|slot| slot.tenant).collect::<Vec<_>>();
     assert_eq!((order(5_050), order(5_150), order(5_900)), (vec![A, B], vec![B, A], vec![A, B]));
 }
+
+/// What is left of a slot counts once, although its owner goes on with a shorter request.
+#[test]
+fn what_is_left_counts_once() {
+    let mut tenant = Tenant { balance_ns: -50, ..Tenant::default() };
+    for (slot, left_ns) in [(100, 8), (100, 4), (100, 0), (200, 6)] {
+        tenant.goes_on(slot);
+        tenant.leaves(slot + 80, left_ns, 80);
+    }
+    assert_eq!(tenant.balance_ns, -44);
+    tenant.goes_on(300);
+    tenant.leaves(380, -10, 80);
+    assert_eq!(tenant.balance_ns, -54);
+}
