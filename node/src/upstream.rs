@@ -172,7 +172,7 @@ impl Dialer {
                 self.stand(Standing { is_online: false, failure: Some(reason.unwrap_or_else(|| why.to_string())) });
             }
             Request::Offline(why) => self.stand(Standing { is_online: false, failure: Some(why.to_string()) }),
-            Request::Open(_) | Request::Send(_) | Request::Close(_) => {}
+            Request::Open(_) | Request::Send(_) | Request::Close { .. } => {}
         }
     }
 

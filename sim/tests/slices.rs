@@ -136,6 +136,8 @@ fn table(disk: &Disk, shares: &[f64], neighbours: &[(&str, Vec<Stream>)], pauses
                 );
                 println!("{what}");
                 assert!(kept >= R && neighbour >= R, "{what}");
+                let is_long = pause_ms as f64 > share * round_ms / 2.0;
+                if is_long && p99_ms > round_ms { println!("LONGER {what}"); }
             }
         }
     }

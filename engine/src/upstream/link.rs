@@ -157,7 +157,7 @@ impl Upstream {
             // The server has no room for so many connections. Nothing was sent, so the session can do with fewer.
             Unopened::Refused { .. } if at > 0 => {
                 self.links[at].state = State::Closing;
-                self.ask(Request::Close(LinkId(at as u32)));
+                self.ask(Request::Close { link: LinkId(at as u32), was_used: false });
                 self.begin_session();
             }
             why => {

@@ -115,7 +115,12 @@ pub enum Request {
     /// [`Upstream::outgoing`] is no longer empty.
     Send(LinkId),
     /// Send nothing more, wait for the server to end the connection, and report `Closed`, then `Ended`.
-    Close(LinkId),
+    Close {
+        /// The connection.
+        link: LinkId,
+        /// A request was sent on it. Otherwise nothing depends on when the server ends it, and `Ended` may come at once.
+        was_used: bool,
+    },
     /// For the operator: a session begins; the export has this form. Its epoch must not be used again.
     Online(Opened),
     /// For the operator: the server was reached and did not open the export. It is tried again.
@@ -626,7 +631,8 @@ impl Upstream {
             let link = &mut self.links[at];
             if matches!(link.state, State::Connecting | State::Handshake(_) | State::Open) {
                 link.state = State::Closing;
-                self.ask(Request::Close(LinkId(at as u32)));
+                let was_used = link.used;
+                self.ask(Request::Close { link: LinkId(at as u32), was_used });
             }
         }
         if had_session {

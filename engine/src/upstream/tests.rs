@@ -18,6 +18,10 @@ const SIZE: u64 = 1 << 20;
 const OURS: Option<u128> = Some(7);
 const DEADLINE_NS: Nanos = 60 * SECOND;
 
+fn close(link: LinkId, was_used: bool) -> Action {
+    Action::Ask(Request::Close { link, was_used })
+}
+
 /// A connection at the server.
 #[derive(Default)]
 struct Session {
@@ -296,7 +300,7 @@ impl Rig {
             self.handle(Event::Closed(link));
             self.handle(Event::Ended(link));
         }
-        self.news.retain(|news| !matches!(news, Action::Ask(Request::Close(_))));
+        self.news.retain(|news| !matches!(news, Action::Ask(Request::Close { .. })));
     }
 
     fn news(&mut self) -> Vec<Action> {
@@ -431,7 +435,7 @@ fn a_strangers_server_must_have_ended_the_old_connections() {
         let links: Vec<_> = rig.sessions.keys().copied().collect();
         assert_eq!(links.len(), 2);
         rig.handle(Event::Closed(links[1]));
-        assert_eq!(rig.news(), [Action::Ask(Request::Close(links[0])), Action::Failed]);
+        assert_eq!(rig.news(), [close(links[0], true), Action::Failed]);
         rig.requests.clear();
         rig.handle(Event::Closed(links[0]));
         rig.tick(SECOND);
@@ -461,7 +465,7 @@ fn a_silent_server_is_given_up_at_the_deadline() {
     assert_eq!(rig.upstream.poll_timeout(), Some(DEADLINE_NS));
     rig.tick(1);
     let link = LinkId(0);
-    assert_eq!(rig.news(), [Action::Ask(Request::Close(link)), Action::Failed], "the kernel may still use its frames");
+    assert_eq!(rig.news(), [close(link, true), Action::Failed], "the kernel may still use its frames");
     assert_eq!(rig.upstream.poll_timeout(), None);
     rig.requests.clear();
     rig.handle(Event::Closed(link));
@@ -478,7 +482,7 @@ fn a_handshake_that_is_not_answered_holds_nothing_up() {
     rig.tick(0);
     let write = rig.write(0, 1);
     rig.tick(OPENING_NS_MAX);
-    assert_eq!(rig.news(), [Action::Ask(Request::Close(LinkId(0)))]);
+    assert_eq!(rig.news(), [close(LinkId(0), false)]);
     rig.handle(Event::Closed(LinkId(0)));
     // Nothing was sent, so nobody waits for its end.
     rig.tick(RETRY_NS);
@@ -606,7 +610,7 @@ fn a_server_that_shuts_down_is_away_and_one_that_answers_twice_is_left() {
     let mut rig = Rig::new(OURS, 1);
     rig.write(0, 1);
     rig.answer_with(Kind::Write, Some(Errno::Shutdown));
-    assert_eq!(rig.news(), [Action::Ask(Request::Close(LinkId(0))), Action::Failed]);
+    assert_eq!(rig.news(), [close(LinkId(0), true), Action::Failed]);
     let mut rig = Rig::new(OURS, 1);
     rig.submit(Op::Read, 0, BLOCK, 0);
     let (link, Header { cookie, offset, .. }, _) = rig.requests[0].clone();
@@ -615,7 +619,7 @@ fn a_server_that_shuts_down_is_away_and_one_that_answers_twice_is_left() {
     rig.receive(link, hole(0).bytes());
     assert_eq!(rig.news(), []);
     rig.receive(link, hole(BLOCK / 4).bytes());
-    assert_eq!(rig.news(), [Action::Ask(Request::Close(LinkId(0))), Action::Failed]);
+    assert_eq!(rig.news(), [close(LinkId(0), true), Action::Failed]);
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Bench {
             }
             Request::Send(link) => _ = self.links.to_send.insert(wire(link)),
             Request::Online(_) => _ = self.links.online.insert(volume),
-            Request::Close(_) | Request::Refused(_) | Request::Lost(_) | Request::Offline(_) => {
+            Request::Close { .. } | Request::Refused(_) | Request::Lost(_) | Request::Offline(_) => {
                 panic!("{volume:?}: {request:?}, and connections never fail here")
             }
         }

@@ -33,7 +33,7 @@ impl Running<'_> {
         match request {
             Request::Open(link) => self.dial(volume, link),
             Request::Send(link) => _ = self.process().to_send_up.insert((volume, link)),
-            Request::Close(link) => {
+            Request::Close { link, .. } => {
                 let up = self.process().ups.get_mut(&(volume, link)).ok_or("no connection is to be closed")?;
                 up.is_closing = true;
                 let wire = up.wire;

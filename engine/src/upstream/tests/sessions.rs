@@ -75,7 +75,7 @@ fn nothing_is_sent_before_all_connections_of_a_session_are_open() {
     rig.tick(RETRY_NS_MAX);
     assert_eq!(rig.outstanding(), []);
     rig.tick(OPENING_NS_MAX);
-    let closed = |link| Action::Ask(Request::Close(LinkId(link)));
+    let closed = |link| close(LinkId(link), false);
     let news = rig.news();
     assert!([0, 1, 2].iter().all(|&link| news.contains(&closed(link))), "{news:?}");
     // One that is refused is done without.
@@ -177,7 +177,7 @@ fn what_nobody_wants_any_more_fails_at_once() {
     let write = rig.write(0, 1);
     rig.upstream.give_up(rig.now);
     rig.heed();
-    assert_eq!(rig.news(), [Action::Ask(Request::Close(LinkId(0))), Action::Failed], "the kernel may use its frames");
+    assert_eq!(rig.news(), [close(LinkId(0), true), Action::Failed], "the kernel may use its frames");
     rig.requests.clear();
     rig.handle(Event::Closed(LinkId(0)));
     assert_eq!(rig.news(), [failed(write)]);

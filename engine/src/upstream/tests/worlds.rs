@@ -269,7 +269,7 @@ impl World {
                         (cached.dirty, cached.written) = (!ignored || cached.dirty, 0);
                     }
                 }
-                Action::Ask(Request::Close(link)) => self.close(link),
+                Action::Ask(Request::Close { link, .. }) => self.close(link),
                 Action::Ask(Request::Online(_)) => {}
                 other => panic!("{other:?}"),
             }

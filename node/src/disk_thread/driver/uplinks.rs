@@ -61,9 +61,9 @@ impl<R: Reactor> Driver<R> {
                     self.queue_uplink(conn);
                 }
             }
-            Request::Close(link) => match away.link(link) {
+            Request::Close { link, was_used } => match away.link(link) {
                 State::Dialling { given_up } => *given_up = true,
-                &mut State::There(conn) => self.close_uplink(conn, false),
+                &mut State::There(conn) => self.close_uplink(conn, !was_used),
                 State::None => {}
             },
             Request::Online(_) | Request::Refused(_) | Request::Lost(_) | Request::Offline(_) => {
