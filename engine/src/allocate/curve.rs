@@ -42,6 +42,16 @@ impl MissRatios {
         high + (low - high) * (bytes - before) / (after - before)
     }
 
+    /// The same, and beyond its last size what the tier below says: `below` is the curve there of what a cache of
+    /// `bytes` misses. A small gateway does not follow references to as many blocks as a large server holds.
+    pub fn continued(&self, below: &MissRatios, bytes: u64) -> MissRatios {
+        let last = self.points.last().map_or(0.0, |last| last.0);
+        let missed = self.at(bytes as f64);
+        let beyond = below.points.iter().filter(|point| point.0 > last);
+        let beyond = beyond.map(|&(size, ratio)| (size as u64, missed * ratio));
+        MissRatios::new(self.points.iter().map(|&(size, ratio)| (size as u64, ratio)).chain(beyond))
+    }
+
     /// The same with so much more at each size.
     pub fn plus(&self, ratio: f64) -> MissRatios {
         MissRatios { points: self.points.iter().map(|&(bytes, of)| (bytes, (of + ratio).min(1.0))).collect() }
@@ -68,6 +78,16 @@ mod tests {
         let of = |ratio| MissRatios::new([(100, 0.5), (200, ratio)]);
         assert_eq!((of(0.25).distance(&of(0.25)), of(0.25).distance(&of(0.375))), (0.0, 0.125));
         assert_eq!(MissRatios::new([]).distance(&of(0.25)), 0.75, "without a point, all miss");
+    }
+
+    #[test]
+    fn what_a_gateway_cannot_follow_its_server_knows() {
+        let gateway = MissRatios::new([(100, 0.75), (200, 0.5)]);
+        let server = MissRatios::new([(100, 0.9), (200, 0.8), (400, 0.5), (800, 0.25)]);
+        let both = gateway.continued(&server, 100);
+        assert_eq!([100.0, 200.0, 400.0, 800.0, 9e9].map(|size| both.at(size)), [0.75, 0.5, 0.375, 0.1875, 0.1875]);
+        let useless = gateway.continued(&MissRatios::new([(800, 1.0)]), 100);
+        assert_eq!(useless.at(800.0), 0.5, "it never rises");
     }
 
     #[test]

@@ -32,6 +32,10 @@ pub struct Evidence {
     pub think_ns: f64,
     /// How its disk is divided in time. `None`: the share takes effect at any scale (fair queueing).
     pub round: Option<Round>,
+    /// What was measured of the disk latency at the present allotment, of what the model says for it; 1 if nothing was.
+    /// Others that leave their slices early make it shorter than the model says, and write-back that has used the slice
+    /// makes it longer. Both stay much the same with another allotment, so the model's latencies are scaled by it.
+    pub of_model: f64,
 }
 
 /// What the requests of a tenant take of a disk that it has for itself.
@@ -45,6 +49,9 @@ pub struct DiskTime {
     /// How much longer a read is in the device because of a batch of write-back there, if all of the tenant's disk time
     /// were write-back. With a part of it, that part of the reads is delayed.
     pub delay_ns: f64,
+    /// Dirty blocks that write-back sorted, when both times were measured; 0 if that is not known, and then they are the
+    /// same with any caches.
+    pub sweep_blocks: f64,
 }
 
 /// What was measured of the device requests of a tenant: sums over a time.
@@ -133,7 +140,7 @@ pub struct Depth {
 impl DiskTime {
     /// The same time at any depth.
     pub fn constant(read_ns: f64, write_ns: f64) -> DiskTime {
-        DiskTime { reads: vec![Depth { depth: 1, service_ns: read_ns }], write_ns, delay_ns: 0.0 }
+        DiskTime { reads: vec![Depth { depth: 1, service_ns: read_ns }], write_ns, delay_ns: 0.0, sweep_blocks: 0.0 }
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! | evidence | from |
 //! | --- | --- |
-//! | curves, references, hits in the first tier, writes | the gateway |
+//! | miss ratios of reads | curve of the gateway; beyond its largest size, that of the server |
+//! | other curves, references, hits in the first tier, writes | the gateway |
 //! | hits in the second tier | mean latency of misses at the gateway, less the mean time that the disk adds there |
 //! | clients and their think time | most requests outstanding, and the law of a closed loop: `z = N / X - L` |
 //! | disk time of reads | measured, without those beside a batch of write-back; by depth as the profile says |
@@ -21,6 +22,8 @@ use crate::units::BLOCK;
 const MEAN_LEAST: f64 = 10.0;
 /// Latency of a hit until one was measured: a request and its reply over a socket, ns.
 const HIT_NS_ASSUMED: f64 = 100_000.0;
+/// A disk latency is not taken to be more or less than the model's by more than this factor.
+const OF_MODEL_MAX: f64 = 8.0;
 /// Depths of which profiles have the rate of random reads.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
@@ -140,7 +143,7 @@ impl Measured {
     /// between dirty ones: each dirty block has a part of that time.
     fn disk_time(&self, unabsorbed: f64, by_depth: &[Depth]) -> Option<(DiskTime, bool)> {
         let disk = if self.window.fills.count >= MEAN_LEAST { &self.window.disk } else { &self.total.disk };
-        let profile = DiskTime { reads: by_depth.to_vec(), write_ns: 0.0, delay_ns: 0.0 };
+        let profile = DiskTime { reads: by_depth.to_vec(), ..DiskTime::constant(0.0, 0.0) };
         let of_profile = |depth| (!by_depth.is_empty()).then(|| profile.service_ns(depth));
         let by_use = disk.service();
         let (service_ns, depth) = match by_use {
@@ -153,7 +156,8 @@ impl Measured {
         let reads = shape.iter().map(|&Depth { depth, service_ns }| Depth { depth, service_ns: service_ns * scale });
         let writes_ns = self.window.disk.writes_ns / self.window.elapsed_ns * 1e9;
         let write_ns = if unabsorbed > 0.0 { writes_ns / unabsorbed } else { service_ns };
-        Some((DiskTime { reads: reads.collect(), write_ns, delay_ns: disk.delay_ns() }, by_use.is_some()))
+        let time = DiskTime { reads: reads.collect(), write_ns, delay_ns: disk.delay_ns(), sweep_blocks: 0.0 };
+        Some((time, by_use.is_some()))
     }
 }
 
@@ -206,6 +210,8 @@ pub struct Subject {
     pub reads: MissRatios,
     /// Those of its writes.
     pub writes: MissRatios,
+    /// With a gateway: miss ratios at the server of the reads that the gateway sends there.
+    pub reads_there: Option<MissRatios>,
     /// What it did on its gateway, if it has one.
     pub gateway: Option<Measured>,
     /// What it did on the server.
@@ -257,9 +263,13 @@ impl Subject {
         };
         let unabsorbed = self.writes.at(first.max(second) as f64) * window.writes.count / window.elapsed_ns * 1e9;
         let (disk, is_by_use) = server.disk_time(unabsorbed, &self.by_depth).ok_or(Missing::DiskReads)?;
+        let reads = match self.reads_there {
+            Some(there) => self.reads.continued(&there, first),
+            None => self.reads,
+        };
         let evidence = Evidence {
             tiers: self.tiers,
-            reads: self.reads,
+            reads,
             writes: self.writes,
             read_fraction: window.reads.count / requests.count,
             references_per_second: rate,
@@ -270,7 +280,10 @@ impl Subject {
             outstanding: window.outstanding_max.max(1),
             think_ns: (f64::from(window.outstanding_max.max(1)) / rate * 1e9 - latency_ns).max(0.0),
             round: self.round,
+            of_model: 1.0,
         };
+        let sweep_blocks = if unabsorbed > 0.0 { evidence.sweep_blocks(first, second) } else { 0.0 };
+        let evidence = Evidence { disk: DiskTime { sweep_blocks, ..evidence.disk.clone() }, ..evidence };
         let Some(disk_ns) = server.mean_ns(|of| of.fills) else { return Ok(evidence) };
         if !is_by_use || evidence.round.is_none() {
             let share = share.max(self.unused).clamp(0.001, 1.0);
@@ -279,8 +292,11 @@ impl Subject {
         // Write-back may have used the slice time that would pay for interruptions. Then requests wait for slices.
         let round = self.round.map(|round| Round { interruption: None, ..round });
         let waiting = Evidence { round, ..evidence.clone() };
-        let off = |of: &Evidence| (of.predict(first, second, share).disk_ns - disk_ns).abs();
-        Ok(if off(&waiting) <= off(&evidence) { waiting } else { evidence })
+        let of_model = |of: &Evidence| disk_ns / of.predict(first, second, share).disk_ns;
+        let off = |of: &Evidence| of_model(of).ln().abs();
+        let nearest = if off(&waiting) <= off(&evidence) { waiting } else { evidence };
+        let of_model = of_model(&nearest).clamp(1.0 / OF_MODEL_MAX, OF_MODEL_MAX);
+        Ok(Evidence { of_model: if of_model.is_finite() { of_model } else { 1.0 }, ..nearest })
     }
 }
 
@@ -328,6 +344,7 @@ mod tests {
             tiers: Tiers::Lru,
             reads: MissRatios::new([(MIB, 0.5)]),
             writes: MissRatios::new([]),
+            reads_there: None,
             gateway: None,
             server,
             first: 0,

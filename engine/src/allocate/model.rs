@@ -20,6 +20,10 @@ use crate::units::BLOCK;
 /// counts for nothing. If its write-back needs more than its share, that time is what its clients are held up for.
 const VISITS_MIN: f64 = 1e-9;
 
+/// Dirty blocks of a partition, at most, and for how long: the cache's limits (`docs/design/cache.md`).
+const DIRTY_PART: f64 = 0.5;
+const DIRTY_AGE_NS: f64 = 5e9;
+
 /// Disk times are scaled by at most 2 to this power, up or down.
 const SCALE_OCTAVES: f64 = 10.0;
 
@@ -98,6 +102,21 @@ impl Evidence {
         (0..REFILL_STEPS).map(part).sum::<f64>() * step.max(0.0) / BLOCK as f64
     }
 
+    /// Dirty blocks that write-back can sort, with these bytes of cache. A partition holds dirty blocks up to a part of
+    /// it, for at most [`DIRTY_AGE_NS`]; and a gateway that cannot hold more has the server flush what it has sent.
+    pub(super) fn sweep_blocks(&self, first: u64, second: u64) -> f64 {
+        let smaller = if first == 0 { second } else { first.min(second) };
+        let by_age = self.references_per_second * (1.0 - self.read_fraction) * DIRTY_AGE_NS / 1e9;
+        (DIRTY_PART * smaller as f64 / BLOCK as f64).min(by_age).max(1.0)
+    }
+
+    /// How much longer the write-back of a block takes than when it was measured. Of n blocks in sorted order, each is a
+    /// part 1/n of the volume from the one before, and short seeks take the root of their distance.
+    fn longer_sweeps(&self, first: u64, second: u64) -> f64 {
+        let measured = self.disk.sweep_blocks;
+        if measured > 0.0 { (measured / self.sweep_blocks(first, second)).sqrt() } else { 1.0 }
+    }
+
     /// Miss ratios of a curve in the first tier, and in both.
     fn misses(&self, curve: &MissRatios, first: u64, second: u64) -> (f64, f64) {
         let in_first = if first == 0 { 1.0 } else { curve.at(first as f64) };
@@ -120,9 +139,17 @@ impl Evidence {
         let Response { response_ns, wait_ns, rate } = if share > 0.0 {
             let round = self.round;
             let think_ns = (self.think_ns + quick_ns) / visits;
-            let write_back_ns = writes * write_misses * self.disk.write_ns / visits;
-            let delay_ns = self.disk.delay_ns;
-            Loop { think_ns, write_back_ns, delay_ns, share, service_ns, round }.solve()
+            let longer = self.longer_sweeps(first, second);
+            let write_back_ns = writes * write_misses * self.disk.write_ns * longer / visits;
+            let delay_ns = self.disk.delay_ns * longer;
+            let model = Loop { think_ns, write_back_ns, delay_ns, share, service_ns, round }.solve();
+            let longer_ns = (self.of_model - 1.0) * model.response_ns;
+            Response {
+                response_ns: model.response_ns + longer_ns,
+                wait_ns: model.wait_ns * self.of_model,
+                // The same clients in a loop that takes so much longer.
+                rate: 1.0 / (1.0 / model.rate + longer_ns / f64::from(self.outstanding.max(1))),
+            }
         } else {
             Response { response_ns: f64::INFINITY, wait_ns: f64::INFINITY, rate: 0.0 }
         };

@@ -252,8 +252,11 @@ impl Planner {
     fn promise(&self, survey: &Survey, at: usize, question: Question, split: &Split, frames: u64) -> Promise {
         let (facts, fate) = (&survey.tenants[at], split.fates[at]);
         let known = self.known.get(&facts.tenant);
-        // Lent cache counts as long as it is lent.
-        let cache = known.and_then(|known| known.load.as_ref()).map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
+        // Lent cache counts as long as it is lent. A size that an allocation has found is not what R would need, and
+        // slices that made up for that would lengthen the rounds of all.
+        let load = known.and_then(|known| known.load.as_ref());
+        let load = load.filter(|_| !matches!(facts.spec.cache, CacheSpec::Planned { .. }));
+        let cache = load.map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
         // Longer slices make up for what is lost beside them.
         let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
         let keep = question.slices_keep(cache, fate.time_longest, fate.aim);

@@ -77,6 +77,7 @@ impl Simulation {
             write_ns: 0.0,
             disk: DiskTime::constant(SERVICE * 1e6, 0.0),
             outstanding: self.clients,
+            of_model: 1.0,
             think_ns: self.think * 1e6,
             round: Some(Round {
                 others_ns: (1.0 - self.share) * self.round * 1e6,
@@ -227,8 +228,10 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
             reads: vec![Depth { depth: 1, service_ns: 8e6 }, Depth { depth: 16, service_ns: 4e6 }],
             write_ns: 2e6,
             delay_ns: 0.0,
+            sweep_blocks: 0.0,
         },
         outstanding: 16,
+        of_model: 1.0,
         think_ns,
         round: None,
     };
@@ -261,6 +264,7 @@ fn disk_times_follow_from_one_measurement() {
         write_ns: 1e4,
         disk: DiskTime::constant(service, service / 2.0),
         outstanding: loops.clients,
+        of_model: 1.0,
         think_ns: loops.think * 1e6,
         round: None,
     };

@@ -41,6 +41,7 @@ pub fn evidence(told: &Told, (first, second): (u64, u64), share: f64, profile: &
         tiers: Tiers::Lru,
         reads: MissRatios::of_reads(&told.curve),
         writes: MissRatios::of_writes(&told.curve),
+        reads_there: Some(MissRatios::of_reads(&told.curve_there)),
         gateway: Some(Measured { window: told.at_gateway, total: told.at_gateway }),
         server,
         first,

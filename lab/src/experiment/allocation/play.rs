@@ -88,8 +88,9 @@ pub struct Told {
     /// The volume on its gateway and on the server, at the beginning and the end of the counted time.
     pub gateway: [VolumeStats; 2],
     pub server: [VolumeStats; 2],
-    /// The curve on its gateway, at the end.
+    /// The curves on its gateway and on the server, at the end.
     pub curve: View,
+    pub curve_there: View,
     /// What the tenant did on its gateway in the counted time.
     pub at_gateway: Counters,
     /// The server's snapshot at both times, and the tenant in it.
@@ -106,6 +107,11 @@ pub struct Played {
 
 /// Memory for what the tenants' partitions do not use, bytes.
 const SPARE: u64 = 1 << 20;
+
+/// A size that `allocate` has given to a tenant with `--cache auto`.
+fn planned(bytes: u64) -> CacheSpec {
+    CacheSpec::Planned { asked: 0, planned: bytes }
+}
 
 impl Scene {
     /// A cheetah-15k5 with slices; two gateways of 32 MiB, 200 us of network between them and the server.
@@ -135,12 +141,11 @@ impl Scene {
         if bytes > room {
             return Err(format!("{}: {bytes} bytes do not fit into its place of {room}", actor.kind.name));
         }
-        let cache = |bytes| CacheSpec::Asked(bytes);
         let blocks = (actor.first.max(actor.second) / BLOCK) as usize;
         Ok(Tenant {
             gateway: actor.gateway,
-            tier1: TenantSpec { cache: cache(actor.first), ..TenantSpec::default() },
-            tier2: TenantSpec { cache: cache(actor.second), share: Some(actor.share), ..TenantSpec::default() },
+            tier1: TenantSpec { cache: planned(actor.first), ..TenantSpec::default() },
+            tier2: TenantSpec { cache: planned(actor.second), share: Some(actor.share), ..TenantSpec::default() },
             together: self.together,
             start,
             bytes,
@@ -221,13 +226,18 @@ impl Running {
 
     fn told(&mut self, at: usize, looks: [&Looks; 2], seconds: f64) -> Result<Told, String> {
         let (gateway, volume, at_gateway) = self.tiers.place(at);
-        let Report::Curve(curve) = self.tiers.ask(Some(gateway), Command::Curve(volume, None))? else {
-            return Err("a curve was asked for and not given".into());
-        };
+        let here = (None, VolumeId(at as u32));
+        let [curve, curve_there] = [(Some(gateway), volume), here].map(|(site, volume)| {
+            match self.tiers.ask(site, Command::Curve(volume, None))? {
+                Report::Curve(curve) => Ok(*curve),
+                _ => Err(String::from("a curve was asked for and not given")),
+            }
+        });
         Ok(Told {
             gateway: looks.map(|look| of_volume(&look.gateways[gateway], volume)),
             server: looks.map(|look| of_volume(&look.server, VolumeId(at as u32))),
-            curve: *curve,
+            curve: curve?,
+            curve_there: curve_there?,
             at_gateway: between(looks.map(|look| &look.gateways[gateway]), at_gateway),
             disk: looks.map(|look| look.server.clone()),
             tenant: TenantId(at as u32),
@@ -238,8 +248,8 @@ impl Running {
     /// Gives a tenant other partitions and another share.
     pub fn give(&mut self, tenant: usize, first: u64, second: u64, share: Share) -> Result<(), String> {
         let (gateway, _, at_gateway) = self.tiers.place(tenant);
-        let tier1 = TenantSpec { cache: CacheSpec::Asked(first), is_remote: true, ..TenantSpec::default() };
-        let tier2 = TenantSpec { cache: CacheSpec::Asked(second), share: Some(share), ..TenantSpec::default() };
+        let tier1 = TenantSpec { cache: planned(first), is_remote: true, ..TenantSpec::default() };
+        let tier2 = TenantSpec { cache: planned(second), share: Some(share), ..TenantSpec::default() };
         let at_server = Command::SetTenant(TenantId(tenant as u32), tier2);
         for (site, command) in [(Some(gateway), Command::SetTenant(at_gateway, tier1)), (None, at_server)] {
             match self.tiers.ask(site, command)? {

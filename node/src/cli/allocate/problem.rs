@@ -342,15 +342,17 @@ impl Posed {
 /// What the model needs to know of a tenant, or why it cannot be planned.
 fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evidence, String> {
     let curve = curve_of(observed.tenant(subject.gateway.unwrap_or(subject.server)))?;
-    let points = |of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
+    let there = subject.gateway.and_then(|_| curve_of(observed.tenant(subject.server)).ok());
+    let points = |curve: &CurveEvidence, of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
     let depth = |of: &DepthEvidence| Depth { depth: of.depth, service_ns: of.seconds * 1e9 };
     let (server, now) = (observed.loads(subject.server), present(observed, subject));
     let known = allocate::Subject {
         tiers: tiers(observed, subject),
-        reads: points(|point| point.read_miss_ratio),
-        writes: points(|point| point.write_miss_ratio),
+        reads: points(curve, |point| point.read_miss_ratio),
+        writes: points(curve, |point| point.write_miss_ratio),
+        reads_there: there.map(|there| points(there, |point| point.read_miss_ratio)),
         gateway: subject.gateway.map(|at| observed.loads(at)),
         server,
         first: now.first,
