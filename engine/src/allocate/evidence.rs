@@ -49,8 +49,8 @@ pub struct DiskTime {
     /// How much longer a read is in the device because of a batch of write-back there, if all of the tenant's disk time
     /// were write-back. With a part of it, that part of the reads is delayed.
     pub delay_ns: f64,
-    /// Dirty blocks that write-back sorted, when both times were measured; 0 if that is not known, and then they are the
-    /// same with any caches.
+    /// Dirty blocks that write-back sorted, when both times were measured; 0 if that is not known, and then they are
+    /// the same with any caches.
     pub sweep_blocks: f64,
 }
 

@@ -370,6 +370,19 @@ mod tests {
     }
 
     #[test]
+    fn at_the_present_allotment_the_disk_latency_is_what_was_measured() {
+        // One read at a time of 4 ms and the wait for half of a round of 100 ms are 16.5 ms, if nobody is interrupted.
+        for fill_ns in [12.0 * MS, 40.0 * MS] {
+            let evidence = subject(did(fill_ns)).evidence().unwrap();
+            let said = evidence.predict(0, MIB, 0.5).disk_ns;
+            assert!((said / fill_ns - 1.0).abs() < 1e-6, "{said} {evidence:?}");
+            assert!(evidence.predict(0, MIB, 0.25).disk_ns > fill_ns);
+        }
+        let beyond = subject(did(4000.0 * MS)).evidence().unwrap();
+        assert_eq!(beyond.of_model, OF_MODEL_MAX);
+    }
+
+    #[test]
     fn a_profile_says_how_disk_time_depends_on_depth_and_what_it_is_without_a_read() {
         let by_depth = vec![Depth { depth: 1, service_ns: 8.0 * MS }, Depth { depth: 4, service_ns: 4.0 * MS }];
         let evidence = Subject { by_depth: by_depth.clone(), ..subject(did(9.0 * MS)) }.evidence().unwrap();

@@ -110,8 +110,8 @@ impl Evidence {
         (DIRTY_PART * smaller as f64 / BLOCK as f64).min(by_age).max(1.0)
     }
 
-    /// How much longer the write-back of a block takes than when it was measured. Of n blocks in sorted order, each is a
-    /// part 1/n of the volume from the one before, and short seeks take the root of their distance.
+    /// How much longer the write-back of a block takes than when it was measured. Of n blocks in sorted order, each is
+    /// a part 1/n of the volume from the one before, and short seeks take the root of their distance.
     fn longer_sweeps(&self, first: u64, second: u64) -> f64 {
         let measured = self.disk.sweep_blocks;
         if measured > 0.0 { (measured / self.sweep_blocks(first, second)).sqrt() } else { 1.0 }

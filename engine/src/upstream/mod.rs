@@ -118,7 +118,7 @@ pub enum Request {
     Close {
         /// The connection.
         link: LinkId,
-        /// A request was sent on it. Otherwise nothing depends on when the server ends it, and `Ended` may come at once.
+        /// A request was sent on it. Otherwise nothing depends on when the server ends it: `Ended` may come at once.
         was_used: bool,
     },
     /// For the operator: a session begins; the export has this form. Its epoch must not be used again.

@@ -251,6 +251,23 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
 }
 
 #[test]
+fn write_back_takes_longer_if_fewer_blocks_are_sorted() {
+    // 400 writes a second are 2,000 blocks in 5 s: more than half of 8 MiB in the smaller cache.
+    let evidence = |sweep_blocks: f64| Evidence {
+        read_fraction: 0.2,
+        references_per_second: 500.0,
+        writes: MissRatios::new([(0, 1.0)]),
+        disk: DiskTime { sweep_blocks, ..DiskTime::constant(5e6, 1e6) },
+        ..super::tiers::evidence(Tiers::Lru, MissRatios::new([(0, 0.5)]))
+    };
+    let blocks = |first: u64, second: u64| evidence(0.0).sweep_blocks(first << 20, second << 20);
+    assert_eq!([blocks(8, 64), blocks(64, 8), blocks(64, 64), blocks(0, 8)], [1024.0, 1024.0, 2000.0, 1024.0]);
+    let rate = |sweep_blocks: f64, first: u64| evidence(sweep_blocks).predict(first << 20, 64 << 20, 0.5);
+    assert_eq!(rate(0.0, 64), rate(2000.0, 64));
+    assert!(rate(2000.0, 2).latency_ns > rate(2000.0, 64).latency_ns);
+}
+
+#[test]
 fn disk_times_follow_from_one_measurement() {
     let loops = Simulation { clients: 4, think: 10.0, share: 0.25, round: 100.0, loss: 0.0, is_deterministic: false };
     let truth = |service: f64| Evidence {

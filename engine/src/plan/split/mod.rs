@@ -21,9 +21,6 @@ use crate::units::Nanos;
 const ROUNDS: usize = 65;
 /// 2 to the power of -1/8.
 const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
-/// A tenant that was refused before is admitted only if all needs fit into this fraction of the memory, so that
-/// decisions are stable.
-const MEMORY_AGAIN: f64 = 15.0 / 16.0;
 /// The least part of the reserve with which a tenant is admitted.
 const RESERVE_LEAST: f64 = 0.25;
 /// A partition shrinks only if the need is below this fraction of it.
@@ -257,11 +254,9 @@ impl Splitter<'_> {
     }
 
     /// Makes a tenant a member if a round for all members then still exists.
-    fn admit(&mut self, at: usize, again: bool, before: Option<Found>) -> Option<Found> {
+    fn admit(&mut self, at: usize, before: Option<Found>) -> Option<Found> {
         self.members[at] = true;
-        let (memory, all) = (self.memory(), self.question.memory);
-        let spared = if again { all - (all as f64 * MEMORY_AGAIN) as u64 } else { 0 };
-        let found = self.find(memory.saturating_sub(spared)).and_then(|_| self.find_kindly());
+        let found = self.find_kindly();
         self.members[at] = found.is_some();
         found.or(before)
     }
@@ -321,7 +316,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         if let Claim::Wanted { again } = tenant.claim
             && (!again || at == question.turn)
         {
-            found = this.admit(at, again, found);
+            found = this.admit(at, found);
         }
     }
     let had = |at: usize| match tenants[at].claim {

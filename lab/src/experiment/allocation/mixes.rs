@@ -40,8 +40,8 @@ pub const TRACES: Experiment = Experiment {
 };
 
 const MIXES: u64 = 10;
-/// Time before it counts. After 15 s slices, their losses and the shares of unused time are those of the start: the same
-/// allocation has then up to twice the latency.
+/// Time before it counts. After 15 s slices, their losses and the shares of unused time are those of the start: the
+/// same allocation has then up to twice the latency.
 const SETTLE_NS: Nanos = 150 * SECOND;
 
 fn catalogue() -> Vec<Kind> {
@@ -101,31 +101,6 @@ fn compare(context: &Context, base: &Scene, mixes: &[Mix], seeds: usize) -> Resu
         rows.extend(mix.baselines(&BASELINES, &surfaces)?);
         Ok(rows)
     });
-    if std::env::var("DBG").is_ok() {
-        for (mix, rows) in mixes.iter().zip(&planned) {
-            let rows = rows.as_ref().map_err(String::clone)?;
-            let (_, _, model) = mix.ours(&profile, context.seeds[0])?;
-            let problem = mix.problem()?;
-            let mut all: Vec<(&str, Vec<engine::allocate::Allotment>)> = vec![("equal", problem.equal())];
-            all.extend(rows.iter().map(|row| (row.scheme, row.allocation.clone())));
-            eprintln!("MIX {}", mix.name);
-            for (scheme, allocation) in all {
-                let played = mix.play(&allocation, 99)?;
-                for (at, seen) in played.seen.iter().enumerate() {
-                    let p = model.predict(at, allocation[at]);
-                    let ms = |ns: f64| format!("{:.2}", ns / 1e6);
-                    eprintln!(
-                        "  {scheme:10} {:8} {:?} L {}/{} read {}/{} write {} h1 {:.3}/{:.3} h2 {:.3}/{:.3} m {:.3}/{:.3} disk {}/{} wait {}/{} rps {:.0}/{:.0} fw {:.3} sw {:.3}",
-                        mix.tenants[at].0.name, (allocation[at].first, allocation[at].second, allocation[at].share),
-                        ms(seen.latency_ns), ms(p.latency_ns), ms(seen.read_ns), ms(p.read_ns), ms(seen.write_ns),
-                        seen.first_hits, p.first_hits, seen.second_hits, p.second_hits, seen.misses, p.misses,
-                        ms(seen.disk_ns), ms(p.disk_ns), ms(seen.slice_wait_ns), ms(p.slice_wait_ns),
-                        seen.requests as f64 / seen.seconds, p.references_per_second, seen.first_writes, seen.second_writes
-                    );
-                }
-            }
-        }
-    }
     let planned: Vec<Vec<Row>> = planned.into_iter().collect::<Result<_, String>>()?;
     let seeds: Vec<u64> = context.seeds.iter().copied().take(seeds).collect();
     let (mut claims, mut data, mut groups, mut gains) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -158,10 +133,6 @@ fn random(context: &Context) -> Result<Outcome, String> {
     let scene = Scene { settle_ns: SETTLE_NS, ..Scene::new(context)? };
     let count = if context.quick { 1 } else { MIXES };
     let mixes: Vec<Mix> = (0..count).map(|number| any(&scene, context.seeds[0] * MIXES + number)).collect();
-    let mixes: Vec<Mix> = match std::env::var("DBG") {
-        Ok(these) => these.split(',').map(|at| mixes[at.parse::<usize>().unwrap() - 1].clone()).collect(),
-        Err(_) => mixes,
-    };
     compare(context, &scene, &mixes, 1)
 }
 
