@@ -191,7 +191,7 @@ impl Follower {
         match measured {
             _ if plan.planned == plan.present => Verdict::AsPlanned,
             _ if plan.steady != Steady::Yes => Verdict::Unsteady(plan.steady),
-            _ if plan.gain <= self.threshold => Verdict::Small,
+            _ if plan.gain.is_nan() || plan.gain <= self.threshold => Verdict::Small,
             Some(gain) if gain <= self.threshold => Verdict::Measured(gain),
             _ => Verdict::Apply,
         }
@@ -248,6 +248,7 @@ mod tests {
             assert_eq!(follower.judge(Candidate { steady, ..candidate(1.0) }), Verdict::Unsteady(steady));
         }
         assert_eq!(follower.judge(candidate(0.02)), Verdict::Small);
+        assert_eq!(follower.judge(candidate(f64::NAN)), Verdict::Small, "costs that are not finite");
         assert_eq!(follower.judge(candidate(0.03)), Verdict::Apply);
     }
 

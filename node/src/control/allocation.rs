@@ -5,7 +5,7 @@
 //! is requested: it yields to promises and to new tenants (`shares.rs`; in the engine, `plan/allot.rs`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use engine::allocate::Depth;
 use engine::control::{Command, FRAME_BYTES, LEAST_BYTES, Report, Snapshot, TenantStats};
@@ -13,6 +13,7 @@ use engine::disk::profile::Profile;
 use engine::ids::VolumeId;
 use engine::units::{SECOND, Share};
 use tracing::info;
+use uuid::Uuid;
 
 use super::curve::points;
 use super::shares::Shares;
@@ -30,6 +31,9 @@ use crate::store::{Store, TenantSpec, Tiers};
 /// Rounding of planned shares, parts per billion for each tenant.
 const SHARE_ROUNDING_PPB: u64 = 1000;
 
+/// The number of this process in its evidence: below 2^53, so that any reader of JSON keeps it.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| Uuid::new_v4().as_u64_pair().0 >> 11);
+
 /// A tenant, and one of its volumes, by which the engine finds its curve.
 type Curved = (Name, VolumeId);
 
@@ -38,7 +42,7 @@ impl Control {
     pub async fn evidence(&self) -> EvidenceView {
         let disks = self.running().into_iter().map(|(disk, _)| async move { self.evidence_of(&disk).await });
         let disks = futures::future::join_all(disks).await;
-        EvidenceView { process: std::process::id(), disks: disks.into_iter().flatten().collect() }
+        EvidenceView { process: *PROCESS, disks: disks.into_iter().flatten().collect() }
     }
 
     async fn evidence_of(&self, disk: &Name) -> Option<DiskEvidence> {

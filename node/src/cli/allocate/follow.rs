@@ -76,8 +76,8 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
             },
             Err(failure) => Step::Failed(failure),
         };
-        if matches!(step, Step::Changed(..)) {
-            // What happened until now is of the earlier allocation.
+        if matches!(step, Step::Changed(..) | Step::Failed(_)) {
+            // What happened until now is of the earlier allocation; after a change that failed, perhaps of none.
             before = servers.look().await.ok();
         }
         if tell(what, &step).is_err() {

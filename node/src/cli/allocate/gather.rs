@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use engine::allocate::{Counters, Measured, Reads, Sum};
 use hyper::Method;
+use serde_json::Value;
 
 use crate::cli::arguments::AllocateWhat;
 use crate::cli::client::{ClientError, Place, ask_at};
@@ -13,7 +14,20 @@ use crate::control::view::{DiskEvidence, EvidenceView, LoadEvidence, TenantEvide
 use super::Failure;
 
 /// After this time a server counts as silent: it limits the time of its own answers to 15 s.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Asks a server, for at most [`ANSWER_TIMEOUT`].
+pub(super) async fn ask(
+    place: &Place,
+    token: Option<&str>,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+) -> Result<Value, ClientError> {
+    let silent = || ClientError::Broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()));
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask_at(place, token, method, path, body)).await;
+    answer.unwrap_or_else(|_| Err(silent()))
+}
 
 /// The server and its gateways.
 pub(super) struct Servers {
@@ -99,11 +113,7 @@ impl Servers {
 
     /// The present evidence of all.
     pub(super) async fn look(&self) -> Result<Vec<EvidenceView>, Failure> {
-        let ask = |place| async move {
-            let answer = ask_at(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
-            let silent = || ClientError::Broken(format!("no answer within {} s", LOOK_TIMEOUT.as_secs()));
-            tokio::time::timeout(LOOK_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
-        };
+        let ask = |place| ask(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
         let answers = futures::future::join_all(self.places.iter().map(ask)).await;
         let read = |(place, answer): (&Place, Result<_, _>)| {
             answer.and_then(read::<EvidenceView>).map_err(|error| Failure::of(place, &error))

@@ -11,8 +11,9 @@ use crate::store::Tiers;
 /// Evidence of all disks. Counters are totals since the volumes were opened; rates follow from two answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EvidenceView {
-    /// The process id: another one has begun all counters anew.
-    pub process: u32,
+    /// A number of this process, at random: another one has begun all counters anew. Process ids do not tell servers in
+    /// containers apart.
+    pub process: u64,
     /// The disks that are online and answer.
     pub disks: Vec<DiskEvidence>,
 }
