@@ -59,16 +59,16 @@ pub struct Lived {
     pub at: Allotment,
     /// Mean latency of its requests, nanoseconds; 0 without any.
     pub measured_ns: f64,
-    /// What the model predicts for that allotment, nanoseconds.
-    pub model_ns: f64,
     /// Blocks of reads that neither tier had.
     pub missed_blocks: f64,
 }
 
 impl Watched {
-    /// Learns from the evidence of a plan, and from what happened.
-    pub fn learn(&mut self, evidence: &Evidence, lived: Lived) -> Steady {
-        let Lived { at, measured_ns, model_ns, missed_blocks } = lived;
+    /// Learns from the evidence of a plan, and from what happened. `model_ns` is the model's latency of an allotment by
+    /// this evidence, nanoseconds: it begins from what is measured now, so all earlier measurements are compared with
+    /// it anew.
+    pub fn learn(&mut self, evidence: &Evidence, lived: Lived, model_ns: impl Fn(Allotment) -> f64) -> Steady {
+        let Lived { at, measured_ns, missed_blocks } = lived;
         let was_full = self.to_fill <= 0.0;
         self.to_fill = (self.to_fill - missed_blocks).max(0.0);
         let curves = [evidence.reads.clone(), evidence.writes.clone()];
@@ -78,8 +78,9 @@ impl Watched {
         let is_same = self.curves.as_ref().is_some_and(same);
         self.generation += u64::from(!is_same);
         self.curves = Some(curves);
-        if was_full && measured_ns > 0.0 && model_ns > 0.0 {
-            self.refinement.add(self.generation, at, measured_ns, model_ns);
+        if was_full && measured_ns > 0.0 && model_ns(at) > 0.0 {
+            self.refinement.add(self.generation, at, measured_ns, model_ns(at));
+            self.refinement.predicted(model_ns);
             self.refinement.fit();
         }
         match (is_same, was_full) {
@@ -304,19 +305,19 @@ mod tests {
         let of = |ratio| evidence(Tiers::Lru, MissRatios::new([(4096, ratio)]));
         let lived = |second, measured_ns| {
             let at = Allotment { first: 1, second, share: 1 };
-            Lived { at, measured_ns, model_ns: 1.0, missed_blocks: 60.0 }
+            Lived { at, measured_ns, missed_blocks: 60.0 }
         };
         let mut watched = Watched::default();
-        assert_eq!(watched.learn(&of(0.5), lived(1, 2.0)), Steady::Changed, "there was no plan before");
-        assert_eq!(watched.learn(&of(0.54), lived(2, 2.0)), Steady::Yes);
+        assert_eq!(watched.learn(&of(0.5), lived(1, 2.0), |_| 1.0), Steady::Changed, "there was no plan before");
+        assert_eq!(watched.learn(&of(0.54), lived(2, 2.0), |_| 1.0), Steady::Yes);
         assert_eq!(watched.refinement().samples(), 2);
-        assert_eq!(watched.learn(&of(0.54), lived(3, 0.0)), Steady::Yes, "nothing was measured");
+        assert_eq!(watched.learn(&of(0.54), lived(3, 0.0), |_| 1.0), Steady::Yes, "nothing was measured");
         assert_eq!(watched.refinement().samples(), 2);
-        assert_eq!(watched.learn(&of(0.6), lived(2, 2.0)), Steady::Changed);
+        assert_eq!(watched.learn(&of(0.6), lived(2, 2.0), |_| 1.0), Steady::Changed);
         assert_eq!(watched.refinement().samples(), 1);
         watched.moved(100.0);
-        let learnt =
-            [2, 3, 4].map(|second| (watched.learn(&of(0.6), lived(second, 2.0)), watched.refinement().samples()));
+        let learnt = [2, 3, 4]
+            .map(|second| (watched.learn(&of(0.6), lived(second, 2.0), |_| 1.0), watched.refinement().samples()));
         assert_eq!(
             learnt,
             [(Steady::Filling, 1), (Steady::Filling, 1), (Steady::Yes, 2)],

@@ -86,8 +86,8 @@ impl Planner<'_> {
         for (tenant, watched) in self.watched.iter_mut().enumerate() {
             let (at, measured_ns) = (present[tenant], played.seen[tenant].latency_ns);
             let missed_blocks = since(&played.told[tenant].server, |stats| stats.miss_blocks);
-            let lived = Lived { at, measured_ns, model_ns: model.latency_ns(tenant, at), missed_blocks };
-            steady = steady.max(watched.learn(&evidence[tenant], lived));
+            let lived = Lived { at, measured_ns, missed_blocks };
+            steady = steady.max(watched.learn(&evidence[tenant], lived, |at| model.latency_ns(tenant, at)));
         }
         let refinements: Vec<Refinement> = self.watched.iter().map(|watched| watched.refinement().clone()).collect();
         let surface = Refined { model: &model, refinements: &refinements };

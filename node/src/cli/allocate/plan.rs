@@ -383,11 +383,10 @@ fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refine
     for (tenant, (subject, at)) in posed.subjects.iter().zip(posed.present()).enumerate() {
         let key = (observed.disk(subject.server).disk.clone(), name(observed, *subject));
         let measured_ns = observed.latency_ns(*subject).unwrap_or(0.0);
-        let model_ns = posed.predicted(tenant, posed.now[tenant]).latency_ns;
         let missed_blocks = observed.loads(subject.server).window.missed_bytes / BLOCK as f64;
         let known = memory.known.entry(key.clone()).or_default();
-        let lived = Lived { at, measured_ns, model_ns, missed_blocks };
-        steady = steady.max(known.learn(&posed.evidence[tenant], lived));
+        let lived = Lived { at, measured_ns, missed_blocks };
+        steady = steady.max(known.learn(&posed.evidence[tenant], lived, |at| posed.model.latency_ns(tenant, at)));
         refinements.push(known.refinement().clone());
         keys.push(key);
     }
