@@ -21,11 +21,19 @@ use crate::units::Nanos;
 const ROUNDS: usize = 65;
 /// 2 to the power of -1/8.
 const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
+/// The least loss that is demanded of a cache, as a fraction of the loss that R permits. A smaller loss would reach
+/// into the long tail of a curve, where much cache gains little.
+const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
 /// The least part of the reserve with which a tenant is admitted.
 const RESERVE_LEAST: f64 = 0.25;
 /// A partition shrinks only if the need is below this fraction of it.
 const SHRINKS_AT: f64 = 0.75;
 const LEAST: u64 = FRAMES_MIN as u64;
+
+/// The largest R_cache that is demanded.
+fn cache_most(keep: f64) -> f64 {
+    1.0 - (1.0 - keep) * CACHE_LOSS_LEAST
+}
 
 /// The problem to solve.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +125,7 @@ impl Tenant<'_> {
         let time = self.time(round_ns);
         let (frames, keeps) = match (self.load, self.claim) {
             (Some(load), _) => {
-                let frames = load.least((keep / time).min(1.0));
+                let frames = load.least((keep / time).min(cache_most(keep)));
                 (frames, load.keeps(frames).low)
             }
             (None, Claim::Kept(frames)) => (frames, 1.0),
@@ -129,7 +137,7 @@ impl Tenant<'_> {
 
     /// The fewest frames that are as good as any cache, apart from the loss that R permits.
     fn of_use(&self, keep: f64) -> u64 {
-        let of_use = |load: &Load| load.least(keep * load.keeps(u64::MAX).low);
+        let of_use = |load: &Load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX).low));
         self.load.map_or(u64::MAX, of_use).max(LEAST + self.transfer)
     }
 
@@ -266,7 +274,8 @@ impl Splitter<'_> {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
         let Some(needs) = tenant.need(keep, round_max_ns) else {
-            return self.fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(u64::MAX).low));
+            return self
+                .fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep))).low));
         };
         let others = (0..self.tenants.len()).filter(|&other| other != at && self.members[other]);
         let taken: u64 = others.map(|other| self.tenants[other].need(keep, round_max_ns).unwrap_or(LEAST)).sum();
@@ -277,10 +286,11 @@ impl Splitter<'_> {
     /// Likewise for a tenant with R_cache `cache`, for which the longest round is too short.
     fn fails_by_time(&self, at: usize, cache: f64) -> Verdict {
         let keep = self.question.keep;
+        let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX).low);
         match (keep / cache, self.tenants[at].shortfall) {
             (time, shortfall) if time < 1.0 - shortfall => Verdict::Round(self.tenants[at].round_for(time) as Nanos),
             (time, shortfall) if time < 1.0 => Verdict::Shortfall(shortfall),
-            _ => Verdict::Age(self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX).low)),
+            _ => Verdict::Age(most),
         }
     }
 
