@@ -8,6 +8,9 @@ pub const FRAME_BYTES: u64 = BLOCK + crate::cache::BYTES_PER_FRAME + crate::curv
 /// Memory of the smallest partition, bytes.
 pub const LEAST_BYTES: u64 = crate::cache::FRAMES_MIN as u64 * FRAME_BYTES;
 
+/// The default age limit of dirty data (`docs/design/cache.md`): bounds what a crash can lose.
+pub(crate) const DIRTY_AGE_MAX_NS: Nanos = 5 * SECOND;
+
 /// The configuration of the engine of one disk.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -75,8 +78,7 @@ impl Config {
             // Eight large reads in progress while eight are being sent; the bandwidth-delay product of 10 Gbit/s at 6
             // ms.
             unsent_bytes_per_connection: 8 << 20,
-            // `docs/design/cache.md`: bounds what a crash can lose.
-            dirty_age_max_ns: 5 * SECOND,
+            dirty_age_max_ns: DIRTY_AGE_MAX_NS,
             idle_ns: 20 * MILLISECOND,
             // Some thousand requests of a disk, and no longer than an operator watches a newly created volume.
             trial_ns_max: 60 * SECOND,

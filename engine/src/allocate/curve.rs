@@ -42,8 +42,9 @@ impl MissRatios {
         high + (low - high) * (bytes - before) / (after - before)
     }
 
-    /// The same, and beyond its last size what the tier below says: `below` is the curve there of what a cache of
-    /// `bytes` misses. A small gateway does not follow references to as many blocks as a large server holds.
+    /// This curve, continued beyond its last size by the curve of the second tier. `below` is that curve; it counts the
+    /// references that a first tier of `bytes` misses. The curve of a small gateway does not reach to the size of a
+    /// large server's cache.
     pub fn continued(&self, below: &MissRatios, bytes: u64) -> MissRatios {
         let last = self.points.last().map_or(0.0, |last| last.0);
         let missed = self.at(bytes as f64);

@@ -32,9 +32,9 @@ pub struct Evidence {
     pub think_ns: f64,
     /// How its disk is divided in time. `None`: the share takes effect at any scale (fair queueing).
     pub round: Option<Round>,
-    /// What was measured of the disk latency at the present allotment, of what the model says for it; 1 if nothing was.
-    /// Others that leave their slices early make it shorter than the model says, and write-back that has used the slice
-    /// makes it longer. Both stay much the same with another allotment, so the model's latencies are scaled by it.
+    /// Measured disk latency at the present allotment / that of the model; 1 without a measurement. The model scales
+    /// its disk latency by this factor at all allotments. It is below 1 if other tenants end their slices early, and
+    /// above 1 if write-back uses up the slice.
     pub of_model: f64,
 }
 
@@ -49,8 +49,8 @@ pub struct DiskTime {
     /// How much longer a read is in the device because of a batch of write-back there, if all of the tenant's disk time
     /// were write-back. With a part of it, that part of the reads is delayed.
     pub delay_ns: f64,
-    /// Dirty blocks that write-back sorted, when both times were measured; 0 if that is not known, and then they are
-    /// the same with any caches.
+    /// Dirty blocks that write-back could sort when `write_ns` and `delay_ns` were measured. 0 if that is not known:
+    /// then both times are the same with any caches.
     pub sweep_blocks: f64,
 }
 

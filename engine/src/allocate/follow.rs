@@ -64,9 +64,8 @@ pub struct Lived {
 }
 
 impl Watched {
-    /// Learns from the evidence of a plan, and from what happened. `model_ns` is the model's latency of an allotment by
-    /// this evidence, nanoseconds: it begins from what is measured now, so all earlier measurements are compared with
-    /// it anew.
+    /// Learns from the evidence of a plan, and from what happened. `model_ns` is the latency that the model predicts by
+    /// this evidence, nanoseconds. Each plan has another model, so earlier measurements are compared with this one.
     pub fn learn(&mut self, evidence: &Evidence, lived: Lived, model_ns: impl Fn(Allotment) -> f64) -> Steady {
         let Lived { at, measured_ns, missed_blocks } = lived;
         let was_full = self.to_fill <= 0.0;

@@ -22,7 +22,7 @@ use crate::units::BLOCK;
 const MEAN_LEAST: f64 = 10.0;
 /// Latency of a hit until one was measured: a request and its reply over a socket, ns.
 const HIT_NS_ASSUMED: f64 = 100_000.0;
-/// A disk latency is not taken to be more or less than the model's by more than this factor.
+/// Limit of [`Evidence::of_model`], both ways: with a larger factor the model describes something else.
 const OF_MODEL_MAX: f64 = 8.0;
 /// Depths of which profiles have the rate of random reads.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn at_the_present_allotment_the_disk_latency_is_what_was_measured() {
-        // One read at a time of 4 ms and the wait for half of a round of 100 ms are 16.5 ms, if nobody is interrupted.
+        // Without interruptions, the model predicts 16.5 ms: 4 ms for the read, the rest until the tenant's slice.
         for fill_ns in [12.0 * MS, 40.0 * MS] {
             let evidence = subject(did(fill_ns)).evidence().unwrap();
             let said = evidence.predict(0, MIB, 0.5).disk_ns;

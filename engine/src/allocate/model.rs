@@ -14,15 +14,15 @@ use super::closed::{Loop, Response};
 use super::curve::MissRatios;
 use super::evidence::{DiskTime, Evidence, Tiers};
 use super::problem::{Allotment, Grid, Problem};
+use crate::config::DIRTY_AGE_MAX_NS;
 use crate::units::BLOCK;
 
 /// Reads of the disk per reference, at least: a tenant whose reads all hit still has a time at the disk, which then
 /// counts for nothing. If its write-back needs more than its share, that time is what its clients are held up for.
 const VISITS_MIN: f64 = 1e-9;
 
-/// Dirty blocks of a partition, at most, and for how long: the cache's limits (`docs/design/cache.md`).
+/// The part of a partition that is dirty at most: then the cache writes back (`docs/design/cache.md`).
 const DIRTY_PART: f64 = 0.5;
-const DIRTY_AGE_NS: f64 = 5e9;
 
 /// Disk times are scaled by at most 2 to this power, up or down.
 const SCALE_OCTAVES: f64 = 10.0;
@@ -102,16 +102,17 @@ impl Evidence {
         (0..REFILL_STEPS).map(part).sum::<f64>() * step.max(0.0) / BLOCK as f64
     }
 
-    /// Dirty blocks that write-back can sort, with these bytes of cache. A partition holds dirty blocks up to a part of
-    /// it, for at most [`DIRTY_AGE_NS`]; and a gateway that cannot hold more has the server flush what it has sent.
+    /// Dirty blocks that write-back can sort, with these bytes of cache. A partition holds dirty blocks in a part of
+    /// it, until they are [`DIRTY_AGE_MAX_NS`] old. A gateway keeps them until the server has flushed them, so a small
+    /// gateway has the server flush often, and the smaller partition decides.
     pub(super) fn sweep_blocks(&self, first: u64, second: u64) -> f64 {
         let smaller = if first == 0 { second } else { first.min(second) };
-        let by_age = self.references_per_second * (1.0 - self.read_fraction) * DIRTY_AGE_NS / 1e9;
+        let by_age = self.references_per_second * (1.0 - self.read_fraction) * DIRTY_AGE_MAX_NS as f64 / 1e9;
         (DIRTY_PART * smaller as f64 / BLOCK as f64).min(by_age).max(1.0)
     }
 
-    /// How much longer the write-back of a block takes than when it was measured. Of n blocks in sorted order, each is
-    /// a part 1/n of the volume from the one before, and short seeks take the root of their distance.
+    /// How much longer the write-back of a block takes than when it was measured. The distance between n sorted blocks
+    /// is 1/n of the volume, and the time of a short seek grows with the square root of its distance.
     fn longer_sweeps(&self, first: u64, second: u64) -> f64 {
         let measured = self.disk.sweep_blocks;
         if measured > 0.0 { (measured / self.sweep_blocks(first, second)).sqrt() } else { 1.0 }
@@ -147,7 +148,7 @@ impl Evidence {
             Response {
                 response_ns: model.response_ns + longer_ns,
                 wait_ns: model.wait_ns * self.of_model,
-                // The same clients in a loop that takes so much longer.
+                // The loop of each client takes longer by that.
                 rate: 1.0 / (1.0 / model.rate + longer_ns / f64::from(self.outstanding.max(1))),
             }
         } else {

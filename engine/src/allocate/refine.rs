@@ -104,7 +104,8 @@ impl Refinement {
         self.doubts.clear();
     }
 
-    /// From now on the model says this of the allotments that were measured, nanoseconds.
+    /// Replaces the predictions of all samples by those of another model, nanoseconds. A sample of which that model has
+    /// no finite prediction keeps its own.
     pub fn predicted(&mut self, model_ns: impl Fn(Allotment) -> f64) {
         for sample in &mut self.samples {
             let ns = model_ns(sample.at);

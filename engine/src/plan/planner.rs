@@ -252,8 +252,8 @@ impl Planner {
     fn promise(&self, survey: &Survey, at: usize, question: Question, split: &Split, frames: u64) -> Promise {
         let (facts, fate) = (&survey.tenants[at], split.fates[at]);
         let known = self.known.get(&facts.tenant);
-        // Lent cache counts as long as it is lent. A size that an allocation has found is not what R would need, and
-        // slices that made up for that would lengthen the rounds of all.
+        // Lent cache counts as long as it is lent. The size that an allocation has found for a tenant may be too small
+        // for R. Its slices do not make up for that: they would lengthen the rounds of all tenants.
         let load = known.and_then(|known| known.load.as_ref());
         let load = load.filter(|_| !matches!(facts.spec.cache, CacheSpec::Planned { .. }));
         let cache = load.map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;

@@ -226,18 +226,16 @@ impl Running {
 
     fn told(&mut self, at: usize, looks: [&Looks; 2], seconds: f64) -> Result<Told, String> {
         let (gateway, volume, at_gateway) = self.tiers.place(at);
-        let here = (None, VolumeId(at as u32));
-        let [curve, curve_there] = [(Some(gateway), volume), here].map(|(site, volume)| {
-            match self.tiers.ask(site, Command::Curve(volume, None))? {
-                Report::Curve(curve) => Ok(*curve),
-                _ => Err(String::from("a curve was asked for and not given")),
-            }
-        });
+        let mut curve_at = |site, volume| match self.tiers.ask(site, Command::Curve(volume, None))? {
+            Report::Curve(curve) => Ok(*curve),
+            _ => Err(String::from("a curve was asked for and not given")),
+        };
+        let (curve, curve_there) = (curve_at(Some(gateway), volume)?, curve_at(None, VolumeId(at as u32))?);
         Ok(Told {
             gateway: looks.map(|look| of_volume(&look.gateways[gateway], volume)),
             server: looks.map(|look| of_volume(&look.server, VolumeId(at as u32))),
-            curve: curve?,
-            curve_there: curve_there?,
+            curve,
+            curve_there,
             at_gateway: between(looks.map(|look| &look.gateways[gateway]), at_gateway),
             disk: looks.map(|look| look.server.clone()),
             tenant: TenantId(at as u32),

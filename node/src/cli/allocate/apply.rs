@@ -10,10 +10,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Failure;
-use super::gather::{Observed, ask};
+use super::gather::{Observed, in_time};
 use super::problem::{Has, memory};
 use super::tenants::{At, Subject};
-use crate::cli::client::{ClientError, Place};
+use crate::cli::client::{ClientError, Place, ask_at};
 use crate::control::view::Resource;
 use crate::quantity::ShareText;
 
@@ -156,5 +156,5 @@ async fn put(
     dry_run: bool,
 ) -> Result<Value, ClientError> {
     let body = json!({ "tenants": change.tenants.iter().map(of).collect::<Vec<_>>(), "dry_run": dry_run });
-    ask(&change.place, token, Method::PUT, "/v1/allocation", Some(body)).await
+    in_time(ask_at(&change.place, token, Method::PUT, "/v1/allocation", Some(body))).await
 }

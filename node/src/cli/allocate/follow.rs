@@ -77,7 +77,8 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
             Err(failure) => Step::Failed(failure),
         };
         if matches!(step, Step::Changed(..) | Step::Failed(_)) {
-            // What happened until now is of the earlier allocation; after a change that failed, perhaps of none.
+            // What happened until now belongs to the earlier allocation. A change that failed may have been made in
+            // part.
             before = servers.look().await.ok();
         }
         if tell(what, &step).is_err() {

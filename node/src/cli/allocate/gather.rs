@@ -16,17 +16,10 @@ use super::Failure;
 /// After this time a server counts as silent: it limits the time of its own answers to 15 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks a server, for at most [`ANSWER_TIMEOUT`].
-pub(super) async fn ask(
-    place: &Place,
-    token: Option<&str>,
-    method: Method,
-    path: &str,
-    body: Option<Value>,
-) -> Result<Value, ClientError> {
+/// An answer of a server, or an error after [`ANSWER_TIMEOUT`].
+pub(super) async fn in_time(answer: impl Future<Output = Result<Value, ClientError>>) -> Result<Value, ClientError> {
     let silent = || ClientError::Broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()));
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, ask_at(place, token, method, path, body)).await;
-    answer.unwrap_or_else(|_| Err(silent()))
+    tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
 }
 
 /// The server and its gateways.
@@ -113,7 +106,7 @@ impl Servers {
 
     /// The present evidence of all.
     pub(super) async fn look(&self) -> Result<Vec<EvidenceView>, Failure> {
-        let ask = |place| ask(place, self.token.as_deref(), Method::GET, "/v1/evidence", None);
+        let ask = |place| in_time(ask_at(place, self.token.as_deref(), Method::GET, "/v1/evidence", None));
         let answers = futures::future::join_all(self.places.iter().map(ask)).await;
         let read = |(place, answer): (&Place, Result<_, _>)| {
             answer.and_then(read::<EvidenceView>).map_err(|error| Failure::of(place, &error))

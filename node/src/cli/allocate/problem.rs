@@ -342,7 +342,8 @@ impl Posed {
 /// What the model needs to know of a tenant, or why it cannot be planned.
 fn evidence_of(observed: &Observed, subject: Subject, unused: f64) -> Result<Evidence, String> {
     let curve = curve_of(observed.tenant(subject.gateway.unwrap_or(subject.server)))?;
-    let there = subject.gateway.and_then(|_| curve_of(observed.tenant(subject.server)).ok());
+    // A server whose gateway answers nearly everything has none, and needs none.
+    let there = subject.gateway.and_then(|_| settled_curve(observed.tenant(subject.server)));
     let points = |curve: &CurveEvidence, of: fn(&crate::control::view::CurvePoint) -> Option<f64>| {
         MissRatios::new(curve.points.iter().filter_map(|point| Some((point.cache_bytes, of(point)?))))
     };
@@ -439,8 +440,17 @@ fn would_use(of: Measured, round: Option<f64>) -> f64 {
     (by_reads + writes * service_ns / elapsed_ns).min(1.0)
 }
 
+/// The curve of a tenant that has had enough requests for one.
+fn settled_curve(tenant: &TenantEvidence) -> Option<&CurveEvidence> {
+    tenant.curve.as_ref().filter(|curve| requests_of(curve) >= CURVE_LEAST)
+}
+
 fn curve_of(tenant: &TenantEvidence) -> Result<&CurveEvidence, String> {
-    let requests = tenant.curve.as_ref().map_or(0.0, |curve| curve.block_reads + curve.block_writes);
-    let curve = tenant.curve.as_ref().filter(|_| requests >= CURVE_LEAST);
-    curve.ok_or_else(|| format!("no curve yet: it had {requests:.0} block requests, a curve needs {CURVE_LEAST:.0}"))
+    let requests = || tenant.curve.as_ref().map_or(0.0, requests_of);
+    let none = || format!("no curve yet: it had {:.0} block requests, a curve needs {CURVE_LEAST:.0}", requests());
+    settled_curve(tenant).ok_or_else(none)
+}
+
+fn requests_of(curve: &CurveEvidence) -> f64 {
+    curve.block_reads + curve.block_writes
 }

@@ -11,8 +11,8 @@ use crate::store::Tiers;
 /// Evidence of all disks. Counters are totals since the volumes were opened; rates follow from two answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EvidenceView {
-    /// A number of this process, at random: another one has begun all counters anew. Process ids do not tell servers in
-    /// containers apart.
+    /// A random number that identifies this process. If it changes, all counters have begun anew. (Servers in
+    /// containers may have the same process id.)
     pub process: u64,
     /// The disks that are online and answer.
     pub disks: Vec<DiskEvidence>,

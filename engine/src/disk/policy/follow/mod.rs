@@ -60,7 +60,8 @@ struct Tenant {
     /// What it left of its slices for the tenants after it, less what it took from them by overruns. If it is negative,
     /// slots that begin after the last overrun are shorter.
     balance_ns: i64,
-    /// How much of that is from its last slice. If that goes on in the same slot, it has left nothing yet.
+    /// The part of the balance that its last slice left. If the tenant has another slice in the same slot, this part is
+    /// taken back.
     left_ns: i64,
     overran: ClusterNanos,
     /// The slot that is shorter, by its beginning, and by how much.
@@ -88,7 +89,7 @@ impl Tenant {
         self.pays.map_or(0, |(_, ns)| ns)
     }
 
-    /// It has a slice in its slot that begins at `start`.
+    /// The tenant begins a slice in its slot that begins at `start`, perhaps not the first one there.
     fn goes_on(&mut self, start: ClusterNanos) {
         let left_ns = std::mem::take(&mut self.left_ns);
         if self.served_in.replace(start) == Some(start) {

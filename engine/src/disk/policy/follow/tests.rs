@@ -325,7 +325,7 @@ fn a_slot_may_end_in_the_next_round() {
     assert_eq!((order(5_050), order(5_150), order(5_900)), (vec![A, B], vec![B, A], vec![A, B]));
 }
 
-/// What is left of a slot counts once, although its owner goes on with a shorter request.
+/// The rest of a slot counts once if its owner ends a slice and begins another one in the same slot.
 #[test]
 fn what_is_left_counts_once() {
     let mut tenant = Tenant { balance_ns: -50, ..Tenant::default() };
