@@ -291,6 +291,9 @@ class Offload(ServerCase):
             self.check(handle, 1)
             (self.scratch / "fails").unlink()
             self.server.cli("offload", "disable", "hdd")
+            # The log is erased after the answer.
+            image = self.scratch / "store.img"
+            self.until("erased", lambda: b"AEROSTO1" not in image.read_bytes()[:65536])
             process.kill()
             process.wait()
 
