@@ -140,6 +140,15 @@ impl Line {
     }
 }
 
+/// Costs of requests that wait for the device.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Backlog {
+    /// All of them.
+    pub(crate) all_ns: Nanos,
+    /// Those that the device can sort. Write-back is sorted already: the cache sends it in the order of the disk.
+    pub(crate) unsorted_ns: Nanos,
+}
+
 /// The queued requests of a tenant.
 #[derive(Default, Debug)]
 pub(crate) struct Queue {
@@ -167,18 +176,20 @@ impl Queue {
         self.urgent.len() > 0 || self.others.first(Some(Direction::Read)).is_some()
     }
 
-    /// The cost of the requests that may be submitted at once: at most `count` requests, ending before a sequential
-    /// read when the ones before it have reached `following` bytes.
-    pub(crate) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
+    /// The requests that may be submitted at once: at most `count`, ending before a sequential read when the ones
+    /// before it have reached `following` bytes.
+    pub(crate) fn backlog(&self, count: usize, mut following: u64) -> Backlog {
         let at_once = self.urgent.iter().chain(self.others.iter()).take(count);
-        at_once
-            .take_while(|entry| {
-                let fits = !entry.reads_on() || following > 0;
-                following = following.saturating_sub(if entry.reads_on() { entry.len } else { 0 });
-                fits
-            })
-            .map(|entry| entry.cost_ns)
-            .sum()
+        let at_once = at_once.take_while(|entry| {
+            let fits = !entry.reads_on() || following > 0;
+            following = following.saturating_sub(if entry.reads_on() { entry.len } else { 0 });
+            fits
+        });
+        at_once.fold(Backlog::default(), |sum, entry| {
+            let is_sorted = entry.op == Op::Write { durable: false };
+            let unsorted_ns = if is_sorted { 0 } else { entry.cost_ns };
+            Backlog { all_ns: sum.all_ns + entry.cost_ns, unsorted_ns: sum.unsorted_ns + unsorted_ns }
+        })
     }
 
     fn is_urgent_next(&self, only: Option<Direction>) -> bool {
@@ -262,7 +273,8 @@ mod tests {
     fn in_order_of_arrival_but_urgent_ones_first_a_few_at_a_time() {
         let mut queue = queue(&[(0, Op::Read, false), (1, WRITE, false), (2, Op::Read, false)]);
         (10..16).for_each(|io| queue.push(Entry { io: IoId(io), ..*queue.peek().unwrap() }, true));
-        assert_eq!((queue.len(), queue.cost_ns(7, 0)), (9, 7));
+        assert_eq!((queue.len(), queue.backlog(7, 0)), (9, Backlog { all_ns: 7, unsorted_ns: 7 }));
+        assert_eq!(queue.backlog(9, 0), Backlog { all_ns: 9, unsorted_ns: 8 });
         assert_eq!(drain(&mut queue, None), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
     }
 

@@ -330,10 +330,12 @@ impl Planner {
         // As part of the shortfall it would lengthen the rounds of all tenants, which helps this one little.
         let lack = known.filter(|known| known.load.is_some()).map_or(0.0, |_| facts.streams_lack);
         let time = (time - lack).max(0.0);
-        let is_filling = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);
+        let is_below = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);
         let decision = match verdict {
-            Verdict::Met if lack > 0.0 => Decision::BestEffort(Bound::Shortfall { lacks_permille: permille(lack) }),
-            Verdict::Met if is_filling() => {
+            Verdict::Met if lack > 0.0 && is_below() => {
+                Decision::BestEffort(Bound::Shortfall { lacks_permille: permille(lack) })
+            }
+            Verdict::Met if is_below() => {
                 let used = known.map_or(0, |known| known.used.min(target));
                 Decision::Trial(Doubt::Filling { used_bytes: bytes_of(used) })
             }

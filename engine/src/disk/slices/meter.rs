@@ -23,7 +23,7 @@
 //! too long.
 
 use super::Cause;
-use crate::disk::queue::{BYTE_NS, Entry};
+use crate::disk::queue::{BYTE_NS, Backlog, Entry};
 use crate::units::Nanos;
 
 /// The memory of the sums: 8 s of the tenant's slices, and at least about a dozen slices. Seconds, so that many
@@ -237,6 +237,8 @@ pub(crate) struct Meter {
     closing: Span,
     /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
     backlog: Option<f64>,
+    /// The part of it that the device can sort, likewise.
+    unsorted: Option<f64>,
     /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
     depth: Option<f64>,
     /// The same where a slice showed a steady part.
@@ -256,9 +258,10 @@ fn follow(mean: &mut Option<f64>, value: f64) {
 }
 
 impl Meter {
-    /// A slice begins; requests of cost `backlog_ns` may go to the device at once.
-    pub(crate) fn begin(&mut self, backlog_ns: Nanos) {
-        follow(&mut self.backlog, backlog_ns as f64);
+    /// A slice begins; these requests may go to the device at once.
+    pub(crate) fn begin(&mut self, Backlog { all_ns, unsorted_ns }: Backlog) {
+        follow(&mut self.backlog, all_ns as f64);
+        follow(&mut self.unsorted, unsorted_ns as f64);
     }
 
     /// The observation of a slice that begins now.
@@ -338,8 +341,8 @@ impl Meter {
         if is_seen {
             follow(&mut self.seen_depth, in_device);
         } else if self.depth.zip(self.seen_depth).is_some_and(|(depth, seen)| depth > DEEPER * seen) {
-            let Meter { backlog, depth, dark_ns, .. } = *self;
-            *self = Meter { backlog, depth, dark_ns, ..Meter::default() };
+            let Meter { backlog, unsorted, depth, dark_ns, .. } = *self;
+            *self = Meter { backlog, unsorted, depth, dark_ns, ..Meter::default() };
         }
     }
 
@@ -412,15 +415,10 @@ impl Meter {
         if self.closing.slices > 0.0 { (self.closing.time / self.closing.slices) as Nanos } else { 0 }
     }
 
-    /// How long the backlog takes that the tenant has for the device when its slice begins.
-    fn backlog_ns(&self) -> Nanos {
-        self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos)
-    }
-
     /// Length of a long slice that the tenant needs once, for its whole backlog to be in the device at once and to stay
     /// there for a while; its usual slices do not show this. `None` if they do.
     pub(crate) fn look_ns(&self) -> Option<Nanos> {
-        let look_ns = 3 * self.backlog_ns();
+        let look_ns = 3 * self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos);
         (self.dark_ns > look_ns).then_some(look_ns)
     }
 
@@ -437,9 +435,10 @@ impl Meter {
     }
 
     /// Shortest slice in which the tenant's backlog takes at most half of the time. In a shorter one it would never
-    /// have as many requests in the device as standalone.
+    /// have as many requests in the device as standalone. Write-back does not count: it comes in bursts, and many
+    /// requests in the device do not make it faster, as it is sorted.
     pub(crate) fn burst_ns(&self) -> Nanos {
-        2 * self.backlog_ns()
+        2 * self.drain_ns(self.unsorted.unwrap_or(0.0) as Nanos)
     }
 
     /// Shortest slice of which at most `lost_permille` thousandths are lost, and which has room for the backlog
@@ -619,6 +618,15 @@ mod tests {
         assert!(meter.rate().unwrap() < 0.06, "nothing is left of the rate of two at a time: {:?}", meter.rate());
         burst(&mut meter, 45, 5);
         assert!(meter.whole.slices > 1.0, "what is known of the deeper queue is kept");
+    }
+
+    #[test]
+    fn bursts_of_write_back_do_not_lengthen_slices() {
+        let mut meter = Meter::default();
+        meter.begin(Backlog { all_ns: 1000, unsorted_ns: 100 });
+        assert_eq!((meter.burst_ns(), meter.need_ns(100, 12)), (200, 200));
+        meter.dark_ns = 4000;
+        assert_eq!(meter.look_ns(), Some(3000), "to observe its rate all of it has to be in the device");
     }
 
     #[test]

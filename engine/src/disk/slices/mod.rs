@@ -389,7 +389,7 @@ impl Slices {
         let meter = &mut self.observed[owner].meter;
         let at_once = lanes.places(lane).saturating_sub(lane.in_device());
         if !lane.queue.is_empty() && slot.lent.is_none() {
-            meter.begin(lane.queue.cost_ns(at_once as usize, FOLLOWING_BYTES));
+            meter.begin(lane.queue.backlog(at_once as usize, FOLLOWING_BYTES));
         }
         let switch_ns = if self.held_owner.take() == Some(owner) { 0 } else { slot.switch_ns };
         books.slice_begins(now, owner);

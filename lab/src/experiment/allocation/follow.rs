@@ -128,6 +128,17 @@ impl Planner<'_> {
     }
 }
 
+/// What `aerogel allocate run` has made of equal parts after so many minutes.
+pub(super) fn kept_up_to_date(
+    context: &Context,
+    mix: &Mix,
+    minutes: usize,
+    seed: u64,
+) -> Result<Vec<Allotment>, String> {
+    let all = run(context, mix, minutes, seed)?;
+    Ok(all.last().expect("there are minutes").present.clone())
+}
+
 /// Runs the mix, plan by plan.
 fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Vec<Minute>, String> {
     let problem = mix.problem()?;
