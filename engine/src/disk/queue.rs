@@ -145,8 +145,9 @@ impl Line {
 pub(crate) struct Backlog {
     /// All of them.
     pub(crate) all_ns: Nanos,
-    /// Those that the device can sort. Write-back is sorted already: the cache sends it in the order of the disk.
-    pub(crate) unsorted_ns: Nanos,
+    /// Those that a client waits for: reads, and what is urgent. Nobody waits for write-back, and the cache sends it in
+    /// the order of the disk.
+    pub(crate) awaited_ns: Nanos,
 }
 
 /// The queued requests of a tenant.
@@ -179,16 +180,16 @@ impl Queue {
     /// The requests that may be submitted at once: at most `count`, ending before a sequential read when the ones
     /// before it have reached `following` bytes.
     pub(crate) fn backlog(&self, count: usize, mut following: u64) -> Backlog {
-        let at_once = self.urgent.iter().chain(self.others.iter()).take(count);
-        let at_once = at_once.take_while(|entry| {
+        let urgent = self.urgent.iter().map(|entry| (entry, true));
+        let at_once = urgent.chain(self.others.iter().map(|entry| (entry, entry.op == Op::Read))).take(count);
+        let at_once = at_once.take_while(|(entry, _)| {
             let fits = !entry.reads_on() || following > 0;
             following = following.saturating_sub(if entry.reads_on() { entry.len } else { 0 });
             fits
         });
-        at_once.fold(Backlog::default(), |sum, entry| {
-            let is_sorted = entry.op == Op::Write { durable: false };
-            let unsorted_ns = if is_sorted { 0 } else { entry.cost_ns };
-            Backlog { all_ns: sum.all_ns + entry.cost_ns, unsorted_ns: sum.unsorted_ns + unsorted_ns }
+        at_once.fold(Backlog::default(), |sum, (entry, is_awaited)| {
+            let awaited_ns = if is_awaited { entry.cost_ns } else { 0 };
+            Backlog { all_ns: sum.all_ns + entry.cost_ns, awaited_ns: sum.awaited_ns + awaited_ns }
         })
     }
 
@@ -273,8 +274,8 @@ mod tests {
     fn in_order_of_arrival_but_urgent_ones_first_a_few_at_a_time() {
         let mut queue = queue(&[(0, Op::Read, false), (1, WRITE, false), (2, Op::Read, false)]);
         (10..16).for_each(|io| queue.push(Entry { io: IoId(io), ..*queue.peek().unwrap() }, true));
-        assert_eq!((queue.len(), queue.backlog(7, 0)), (9, Backlog { all_ns: 7, unsorted_ns: 7 }));
-        assert_eq!(queue.backlog(9, 0), Backlog { all_ns: 9, unsorted_ns: 8 });
+        assert_eq!((queue.len(), queue.backlog(7, 0)), (9, Backlog { all_ns: 7, awaited_ns: 7 }));
+        assert_eq!(queue.backlog(9, 0), Backlog { all_ns: 9, awaited_ns: 8 });
         assert_eq!(drain(&mut queue, None), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
     }
 

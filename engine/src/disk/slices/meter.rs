@@ -237,8 +237,8 @@ pub(crate) struct Meter {
     closing: Span,
     /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
     backlog: Option<f64>,
-    /// The part of it that the device can sort, likewise.
-    unsorted: Option<f64>,
+    /// The part of it that clients wait for, likewise.
+    awaited: Option<f64>,
     /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
     depth: Option<f64>,
     /// The same where a slice showed a steady part.
@@ -259,9 +259,9 @@ fn follow(mean: &mut Option<f64>, value: f64) {
 
 impl Meter {
     /// A slice begins; these requests may go to the device at once.
-    pub(crate) fn begin(&mut self, Backlog { all_ns, unsorted_ns }: Backlog) {
+    pub(crate) fn begin(&mut self, Backlog { all_ns, awaited_ns }: Backlog) {
         follow(&mut self.backlog, all_ns as f64);
-        follow(&mut self.unsorted, unsorted_ns as f64);
+        follow(&mut self.awaited, awaited_ns as f64);
     }
 
     /// The observation of a slice that begins now.
@@ -341,8 +341,8 @@ impl Meter {
         if is_seen {
             follow(&mut self.seen_depth, in_device);
         } else if self.depth.zip(self.seen_depth).is_some_and(|(depth, seen)| depth > DEEPER * seen) {
-            let Meter { backlog, unsorted, depth, dark_ns, .. } = *self;
-            *self = Meter { backlog, unsorted, depth, dark_ns, ..Meter::default() };
+            let Meter { backlog, awaited, depth, dark_ns, .. } = *self;
+            *self = Meter { backlog, awaited, depth, dark_ns, ..Meter::default() };
         }
     }
 
@@ -435,10 +435,10 @@ impl Meter {
     }
 
     /// Shortest slice in which the tenant's backlog takes at most half of the time. In a shorter one it would never
-    /// have as many requests in the device as standalone. Write-back does not count: it comes in bursts, and many
-    /// requests in the device do not make it faster, as it is sorted.
+    /// have as many requests in the device as standalone. Write-back that nobody waits for does not count: it
+    /// comes in bursts, and many requests in the device hardly make it faster, as it is sorted.
     pub(crate) fn burst_ns(&self) -> Nanos {
-        2 * self.drain_ns(self.unsorted.unwrap_or(0.0) as Nanos)
+        2 * self.drain_ns(self.awaited.unwrap_or(0.0) as Nanos)
     }
 
     /// Shortest slice of which at most `lost_permille` thousandths are lost, and which has room for the backlog
@@ -623,7 +623,7 @@ mod tests {
     #[test]
     fn bursts_of_write_back_do_not_lengthen_slices() {
         let mut meter = Meter::default();
-        meter.begin(Backlog { all_ns: 1000, unsorted_ns: 100 });
+        meter.begin(Backlog { all_ns: 1000, awaited_ns: 100 });
         assert_eq!((meter.burst_ns(), meter.need_ns(100, 12)), (200, 200));
         meter.dark_ns = 4000;
         assert_eq!(meter.look_ns(), Some(3000), "to observe its rate all of it has to be in the device");
