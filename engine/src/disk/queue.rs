@@ -145,8 +145,7 @@ impl Line {
 pub(crate) struct Backlog {
     /// All of them.
     pub(crate) all_ns: Nanos,
-    /// Those that a client waits for: reads, and what is urgent. Nobody waits for write-back, and the cache sends it in
-    /// the order of the disk.
+    /// Reads and urgent requests. Background write-back is not included: no flush and no client waits for it.
     pub(crate) awaited_ns: Nanos,
 }
 

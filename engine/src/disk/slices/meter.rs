@@ -237,7 +237,7 @@ pub(crate) struct Meter {
     closing: Span,
     /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
     backlog: Option<f64>,
-    /// The part of it that clients wait for, likewise.
+    /// The same without background write-back.
     awaited: Option<f64>,
     /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
     depth: Option<f64>,
@@ -405,6 +405,11 @@ impl Meter {
         (cost_ns as f64 * rate) as Nanos
     }
 
+    /// The same for a mean cost. 0 before the first slice: until then no backlog was observed.
+    fn drain_of_ns(&self, cost: Option<f64>) -> Nanos {
+        cost.map_or(0, |cost| self.drain_ns(cost as Nanos))
+    }
+
     /// Mean time of a drain.
     pub(crate) fn drain_mean_ns(&self) -> Nanos {
         if self.drain.slices > 0.0 { (self.drain.time / self.drain.slices) as Nanos } else { 0 }
@@ -418,7 +423,7 @@ impl Meter {
     /// Length of a long slice that the tenant needs once, for its whole backlog to be in the device at once and to stay
     /// there for a while; its usual slices do not show this. `None` if they do.
     pub(crate) fn look_ns(&self) -> Option<Nanos> {
-        let look_ns = 3 * self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos);
+        let look_ns = 3 * self.drain_of_ns(self.backlog);
         (self.dark_ns > look_ns).then_some(look_ns)
     }
 
@@ -435,10 +440,10 @@ impl Meter {
     }
 
     /// Shortest slice in which the tenant's backlog takes at most half of the time. In a shorter one it would never
-    /// have as many requests in the device as standalone. Write-back that nobody waits for does not count: it
-    /// comes in bursts, and many requests in the device hardly make it faster, as it is sorted.
+    /// have as many requests in the device as standalone. Background write-back does not count: the cache sorts it,
+    /// so many requests in the device hardly make it faster, and its bursts would make slices long.
     pub(crate) fn burst_ns(&self) -> Nanos {
-        2 * self.drain_ns(self.awaited.unwrap_or(0.0) as Nanos)
+        2 * self.drain_of_ns(self.awaited)
     }
 
     /// Shortest slice of which at most `lost_permille` thousandths are lost, and which has room for the backlog
@@ -621,12 +626,12 @@ mod tests {
     }
 
     #[test]
-    fn bursts_of_write_back_do_not_lengthen_slices() {
+    fn background_write_back_does_not_lengthen_slices() {
         let mut meter = Meter::default();
         meter.begin(Backlog { all_ns: 1000, awaited_ns: 100 });
         assert_eq!((meter.burst_ns(), meter.need_ns(100, 12)), (200, 200));
         meter.dark_ns = 4000;
-        assert_eq!(meter.look_ns(), Some(3000), "to observe its rate all of it has to be in the device");
+        assert_eq!(meter.look_ns(), Some(3000), "the rate is observed with the whole backlog in the device");
     }
 
     #[test]
