@@ -100,6 +100,10 @@ const STREAMS_LACK_LEAST: f64 = 0.05;
 /// the rate of updates beside a scan, whose write-back comes in bursts, was forgotten again and again.
 const DEEPER: f64 = 4.0;
 
+/// A drain of less than the usual cost of a request, divided by this, does not count. A random request costs some
+/// hundred times as much as a sequential one.
+const CHEAP: f64 = 8.0;
+
 /// From this number of requests on, the steady parts of the recent slices are better evidence than all time after the
 /// first completion of each slice.
 const STEADY: f64 = 4.0;
@@ -283,8 +287,12 @@ impl Meter {
         let seen_ns = Watch::add_to(&mut self.steady, watch.steady, past, fade);
         Watch::add_to(&mut self.early, watch.first, past, fade);
         Watch::add_to(&mut self.rough, watch.first, watch.last, fade);
+        let own_cost = watch.cost.all_ns as f64 / f64::from(watch.done);
+        // A drain of a few cheap requests, such as one sequential read that had to wait for the heads, says nothing of
+        // the time that others take by their cost.
         if let Some((mark, in_device_ns, _)) = watch.drain
             && in_device_ns > 0
+            && in_device_ns as f64 >= self.usual_cost().unwrap_or(own_cost) / CHEAP
         {
             let in_device = Done { all_ns: in_device_ns, stream_ns: 0 };
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device);
@@ -314,13 +322,19 @@ impl Meter {
         useful
     }
 
-    /// A slice ended with an empty device, so it has no drain. If its next request was held back because the estimate
-    /// was too high, no later drain would correct the estimate. So the last request, if it was alone, stands for a
-    /// drain: a request of usual cost moves the estimate by an eighth, and a cheaper one by less.
+    /// Mean cost of a request; `None` if no slice was used up.
+    fn usual_cost(&self) -> Option<f64> {
+        (self.whole.requests > 0.0).then(|| self.whole.cost / self.whole.requests)
+    }
+
+    /// A slice ended without a drain that counts: with an empty device, or with cheap requests in it. If its next
+    /// request was held back because the estimate was too high, no later drain would correct the estimate. So the last
+    /// request, if it was alone, stands for a drain: a request of usual cost moves the estimate by an eighth, and a
+    /// cheaper one by less.
     fn drains_empty(&mut self, watch: &Watch) {
         if let Some((ns, cost_ns)) = watch.alone.filter(|&(_, cost_ns)| cost_ns > 0) {
             let (ns, cost) = (ns as f64, cost_ns as f64);
-            let usual = if self.whole.requests > 0.0 { self.whole.cost / self.whole.requests } else { cost };
+            let usual = self.usual_cost().unwrap_or(cost);
             self.drain.time += (self.drain.cost * ns - self.drain.time * cost) / (cost + 7.0 * usual);
         }
     }
@@ -623,6 +637,18 @@ mod tests {
         assert!(meter.rate().unwrap() < 0.06, "nothing is left of the rate of two at a time: {:?}", meter.rate());
         burst(&mut meter, 45, 5);
         assert!(meter.whole.slices > 1.0, "what is known of the deeper queue is kept");
+    }
+
+    #[test]
+    fn a_drain_of_a_cheap_request_does_not_make_others_seem_slow() {
+        // Twenty random requests, and at the end of the slice a sequential one of cost 1, which takes as long.
+        let mut meter = Meter::default();
+        let mut watch = watch(&meter, 0);
+        (1..=20).for_each(|at| watch.done(50 + at * 10, &RANDOM, 1));
+        watch.drain(250, 1, 1);
+        watch.done(260, &Entry { cost_ns: 1, follows: true, ..RANDOM }, 1);
+        meter.slice(260, &watch, Cause::UsedUp);
+        assert!(meter.drain_ns(100) <= 20, "{}", meter.drain_ns(100));
     }
 
     #[test]
