@@ -98,10 +98,11 @@ impl Tenant {
     }
 
     /// A slice that was to end at `end` has ended with so much left, in slots of this length. What it leaves counts up
-    /// to a few requests, a debt up to a slot.
+    /// to a few requests, a debt up to a slot. What the tenant pays in this slot is part of the balance until the next
+    /// one, and does not limit the debt.
     fn leaves(&mut self, end: ClusterNanos, left_ns: i64, length_ns: Nanos) {
         let left_ns = if planted!(OverrunNotDebited) { left_ns.max(0) } else { left_ns };
-        let (most, least) = (length_ns / REQUEST_PART, length_ns.max(self.pays.map_or(0, |(_, paid_ns)| paid_ns)));
+        let (most, least) = (length_ns / REQUEST_PART, length_ns + self.pays.map_or(0, |(_, paid_ns)| paid_ns));
         let before_ns = self.balance_ns;
         self.balance_ns = (before_ns + left_ns).clamp(-(least as i64), most as i64);
         if left_ns < 0 {

@@ -338,3 +338,18 @@ fn what_is_left_counts_once() {
     tenant.leaves(380, -10, 80);
     assert_eq!(tenant.balance_ns, -54);
 }
+
+/// A tenant that exceeds the slot in which it pays for an overrun pays for both: up to a slot in each.
+#[test]
+fn an_overrun_counts_in_full_while_an_earlier_one_is_paid() {
+    let mut tenant = Tenant::default();
+    tenant.goes_on(100);
+    tenant.leaves(180, -60, 80);
+    assert_eq!(tenant.pays_in(500, 80, 400), 60);
+    tenant.goes_on(500);
+    tenant.leaves(520, -70, 80);
+    assert_eq!((tenant.pays_in(500, 80, 400), tenant.pays_in(900, 80, 400)), (60, 70));
+    tenant.leaves(910, -500, 80);
+    assert_eq!(tenant.pays_in(1300, 80, 400), 80, "a whole slot, and no more is kept");
+    assert_eq!(tenant.pays_in(1700, 80, 400), 0);
+}
