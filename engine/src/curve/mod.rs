@@ -24,6 +24,7 @@
 //! `docs/design/curve.md` has the formulas.
 
 mod bucket;
+mod closed;
 mod cost;
 mod dirty;
 mod miniature;
@@ -37,6 +38,7 @@ mod view;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
+pub(crate) use closed::per_request;
 pub(crate) use cost::{Cost, DISK_USES, DiskUse};
 pub(crate) use dirty::{DirtyData, POOLS, Written};
 pub use reuse::Reuse;

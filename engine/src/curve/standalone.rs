@@ -8,8 +8,13 @@
 //!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW;
 //!            x 1 with the cache that it has
 //!
-//!   standalone = useful of fills and flushes + max(quiet, useful of read-ahead and write-back)
+//!   waited     = useful of fills and flushes
+//!   thinking   time in which some clients waited x the part of the clients that thought (`disk/thinking.rs`)
+//!   standalone = max(quiet + closed loop of waited and thinking, waited + useful of read-ahead and write-back)
 //! ```
+//!
+//! The closed loop (`closed.rs`) is what `waited` takes of the time if as many clients think as long. With one client
+//! there is no other that waits, and it is `waited`.
 //!
 //! Clients wait for fills and flushes, so these come after the pauses; the disk reads ahead and writes back meanwhile.
 //! Live insulation is standalone / (share x time): with the whole cache an estimate, with the cache that the tenant has
@@ -37,8 +42,9 @@
 //! Useful time of slices has the pauses for which the disk idled. They are quiet time, so useful time is at most the
 //! time that the device took for the tenant's requests.
 
+use super::closed::per_request;
 use super::cost::{DISK_USES, DiskUse};
-use crate::disk::Arrivals;
+use crate::disk::{Arrivals, Thought};
 use crate::units::Nanos;
 
 /// Factor of earlier times per look (about a second), for the ratio of device time to useful time: half after 8 s, some
@@ -49,9 +55,9 @@ const FADES: f64 = 0.917;
 /// [`BEGINS_AFTER_NS`].
 const UNHINDERED_NS: Nanos = 60_000_000_000;
 const BEGINS_AFTER_NS: f64 = 60e9;
-/// A tenant outpaces the disk standalone if write-back would take this many times as long as everything else. With a
-/// factor of 1, clients that read as much as they write were taken to outpace it, although their reads slow them down.
-const OUTPACES: f64 = 4.0;
+/// Write-backs that a read waits for, if there are as many: those of a volume that are in the device at once
+/// (`volume/writeback.rs`).
+const AHEAD: f64 = 64.0;
 
 /// The caches with which a tenant is compared, as indices: the whole cache, and the cache that it has.
 const WHOLE: usize = 0;
@@ -78,13 +84,15 @@ pub(crate) struct Standalone {
     /// Time so far in which no client waited, and none was away, nanoseconds; of clients that do not wait for answers,
     /// at least the time for which their requests stand.
     quiet_ns: f64,
+    thinking_ns: f64,
     /// The standalone clock at the last look, and its speed. It never goes back.
     alone_ns: f64,
     speed: f64,
     /// When the load began.
     began: Nanos,
-    /// Recent standalone time without write-back and read-ahead, absences included, and what these would have taken.
-    unhindered_ns: f64,
+    /// Recent standalone time if each read waited for [`AHEAD`] write-backs, absences included, and what write-back and
+    /// read-ahead would have taken.
+    behind_ns: f64,
     beside_ns: f64,
     /// Whether the gains are known well enough for the result to be shown.
     pub(crate) is_certain: bool,
@@ -118,6 +126,8 @@ pub(crate) struct Seen {
     pub(crate) held_without_demand_ns: Nanos,
     pub(crate) ceiling_ns: Nanos,
     pub(crate) arrivals: Arrivals,
+    /// Clients that think while others wait.
+    pub(crate) thought: Thought,
     /// The pauses in `useful_ns`.
     pub(crate) pauses: Pauses,
     /// Disk time by [`DiskUse`].
@@ -138,6 +148,11 @@ struct Recent {
     late: f64,
     late_ns: f64,
     there_ns: f64,
+    /// The sums of [`Thought`].
+    idle_ns: f64,
+    silent_idle_ns: f64,
+    arrivals: f64,
+    silent: f64,
 }
 
 impl Recent {
@@ -148,6 +163,19 @@ impl Recent {
         add(&mut self.late, seen.arrivals.late, before.arrivals.late);
         add(&mut self.late_ns, seen.arrivals.late_ns, before.arrivals.late_ns);
         add(&mut self.there_ns, seen.there_ns(), before.there_ns());
+        add(&mut self.arrivals, seen.thought.arrivals, before.thought.arrivals);
+        add(&mut self.silent, seen.thought.silent, before.thought.silent);
+        let fade = |sum: &mut f64, now: f64, before: f64| *sum = *sum * FADES + (now - before);
+        fade(&mut self.idle_ns, seen.thought.idle_ns, before.thought.idle_ns);
+        fade(&mut self.silent_idle_ns, seen.thought.silent_idle_ns, before.thought.silent_idle_ns);
+    }
+
+    /// The part of the idle clients that think, 0 to 1: the others are gone (`disk/thinking.rs`).
+    fn thinks(&self) -> f64 {
+        if self.silent_idle_ns <= 0.0 || self.arrivals <= 0.0 {
+            return 0.0;
+        }
+        (self.silent / self.silent_idle_ns * self.idle_ns / self.arrivals).clamp(0.0, 1.0)
     }
 
     /// The part of the time for which the requests stand because they do not wait for answers, 0 to 1.
@@ -192,17 +220,19 @@ impl Standalone {
         self.open = self.recent.open();
         let gained = [WHOLE, OWN].map(|cache| self.gained(&seen, cache));
         self.quiet_ns += self.at_least_open(self.quiet(&seen), &seen);
+        self.thinking_ns += self.thinking(&seen);
         let past = (seen.now - before.now) as f64;
         self.standalone_ns = [WHOLE, OWN].map(|cache| self.standalone_ns[cache] + gained[cache]);
         self.alone_ns += self.speed * past;
         // Dirty data ages while clients are away, too.
         let away = seen.away_ns as f64 - before.away_ns as f64;
-        let (unhindered_ns, beside_ns) = self.unhindered(&seen);
+        let [unhindered_ns, behind_ns] =
+            [1.0, AHEAD / f64::from(seen.thought.clients.max(1))].map(|longer| self.unhindered(&seen, longer.max(1.0)));
         if away > BEGINS_AFTER_NS {
-            (self.began, self.unhindered_ns, self.beside_ns) = (seen.now, 0.0, 0.0);
+            (self.began, self.behind_ns, self.beside_ns) = (seen.now, 0.0, 0.0);
         }
-        self.unhindered_ns = self.unhindered_ns * FADES + unhindered_ns + away.max(0.0);
-        self.beside_ns = self.beside_ns * FADES + beside_ns;
+        self.behind_ns = self.behind_ns * FADES + behind_ns + away.max(0.0);
+        self.beside_ns = self.beside_ns * FADES + self.useful(&seen) * self.beside[WHOLE];
         let alone_ns = if seen.now < self.began + UNHINDERED_NS { unhindered_ns } else { gained[WHOLE] };
         self.speed = if past > 0.0 { ((alone_ns + away) / past).clamp(0.0, 1.0) } else { self.speed };
         self.seen = seen;
@@ -214,29 +244,42 @@ impl Standalone {
         if !self.has_gains {
             return useful;
         }
-        let (waited, beside) = (self.waited[cache], self.beside[cache]);
+        let beside = self.beside[cache];
         if seen.pauses == Pauses::All {
             // The time with demand does not contain the time in which the tenant is held back.
             let held = seen.held_without_demand_ns as f64 - self.seen.held_without_demand_ns as f64;
-            return (useful * (waited + beside)).max(self.at_ceiling(seen) - held);
+            return (useful * (self.waited[cache] + beside)).max(self.at_ceiling(seen) - held);
         }
         let quiet = self.quiet(seen);
         let useful = useful * self.without_pauses(seen);
-        let standalone = useful * waited + if quiet < 0.0 { quiet } else { quiet.max(useful * beside) };
+        let waited = useful * self.waited[cache];
+        let paused = quiet + self.closed(seen, waited);
+        let standalone = if quiet < 0.0 { paused } else { paused.max(waited + useful * beside) };
         self.at_least_open(standalone, seen)
     }
 
-    /// Standalone-equivalent time since the last look with the whole cache, if write-back and read-ahead took no time,
-    /// and what these take.
-    fn unhindered(&self, seen: &Seen) -> (f64, f64) {
-        let useful = gained(self.seen.useful_ns, seen.useful_ns) * self.without_pauses(seen);
-        let waited = useful * self.waited[WHOLE] + self.quiet(seen).max(0.0);
-        (self.at_least_open(waited, seen).max(0.0), (useful * self.beside[WHOLE]).max(0.0))
+    /// Standalone-equivalent time since the last look with the whole cache, if write-back and read-ahead took no time
+    /// of their own, and clients waited `longer` times for the rest.
+    fn unhindered(&self, seen: &Seen, longer: f64) -> f64 {
+        let waited = longer * self.useful(seen) * self.waited[WHOLE];
+        self.at_least_open(self.quiet(seen).max(0.0) + self.closed(seen, waited), seen).max(0.0)
     }
 
-    /// Whether standalone the disk would not keep up with write-back.
+    /// What `waited` of disk time since the last look takes in the closed loop of clients that think while others wait.
+    fn closed(&self, seen: &Seen, waited: f64) -> f64 {
+        let thinking = self.thinking(seen);
+        // Corrections of useful time may make the former negative.
+        if waited > 0.0 && thinking > 0.0 { per_request(seen.thought.clients, waited, thinking) } else { waited }
+    }
+
+    /// The disk's work since the last look, nanoseconds.
+    fn useful(&self, seen: &Seen) -> f64 {
+        (gained(self.seen.useful_ns, seen.useful_ns) * self.without_pauses(seen)).max(0.0)
+    }
+
+    /// Whether standalone the disk would not keep up with write-back, although reads wait for it.
     pub(crate) fn outpaces(&self) -> bool {
-        self.beside_ns > OUTPACES * self.unhindered_ns
+        self.beside_ns > self.behind_ns
     }
 
     /// The part of the useful time that is the disk's work: useful time has no switches, device time has no pauses.
@@ -270,6 +313,16 @@ impl Standalone {
         let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
         let busy = busy + since(seen.held_ns, self.seen.held_ns);
         (seen.now - self.seen.now) as f64 - busy
+    }
+
+    /// Time since the last look in which some clients waited, times the part of the clients that thought.
+    fn thinking(&self, seen: &Seen) -> f64 {
+        self.recent.thinks() * (seen.thought.part_ns - self.seen.thought.part_ns).max(0.0)
+    }
+
+    /// Clients at the last look, and the time until then in which some waited, times the part of them that thought.
+    pub(crate) fn thinking_clients(&self) -> (u32, Nanos) {
+        (self.seen.thought.clients, self.thinking_ns as Nanos)
     }
 
     /// Time until the last look in which no client waited, and none was away, or for which requests stand that do not
@@ -357,6 +410,20 @@ mod tests {
         assert!((after(thinks, 1.0, 1.0) - 10.0).abs() < 1e-6, "{}", after(thinks, 1.0, 1.0));
         assert_eq!(after(seen(20, 0, 0, [0.0; DISK_USES]), 1.0, 1.0), 20.0, "the cache answers at once");
         assert_eq!(after(seen(20, 1, 1, [1.0, 0.0, 0.0, 0.0]), 0.0, 1.0), 19.0, "standalone the cache has all");
+    }
+
+    #[test]
+    fn clients_that_think_while_others_wait_would_think_standalone() {
+        // Four clients: one of them always waits, for 1 s of disk time in 10 s; half of them think on average.
+        let with = |silent: u64| {
+            let (idle_ns, part_ns) = (2.0 * 10.0 * S, 5.0 * S);
+            let thought =
+                Thought { clients: 4, part_ns, idle_ns, silent_idle_ns: idle_ns / 2.0, arrivals: 200, silent };
+            after(Seen { thought, ..seen(10, 10, 1, [1.0, 0.0, 0.0, 0.0]) }, 1.0, 1.0)
+        };
+        let [gone, thinks] = [0, 100].map(with);
+        assert_eq!(gone, 1.0, "no request comes by itself");
+        assert!((thinks - per_request(4, 1.0, 5.0)).abs() < 1e-6 && thinks < 6.0, "{thinks}");
     }
 
     #[test]

@@ -22,6 +22,7 @@
 
 use super::lanes::STUCK_NS;
 use super::queue::Entry;
+use super::thinking::{Thinking, Thought};
 use super::virtual_clock::{LOOK_NS, VirtualClock};
 use crate::disk::Op;
 use crate::ids::TenantId;
@@ -34,7 +35,7 @@ pub(crate) const TURNAROUND_NS: Nanos = 1_000_000;
 
 /// A client that sends nothing for longer was away: it had no demand, while in shorter pauses it thinks. Above the
 /// longest usual round (2 s), in which a client may wait.
-const AWAY_NS: Nanos = 3_000_000_000;
+pub(super) const AWAY_NS: Nanos = 3_000_000_000;
 
 /// A request that arrives later than this after the last answer, while others wait, hardly comes because of an answer:
 /// longer than the turnaround of many clients at once, short compared with the wait for a slice.
@@ -127,6 +128,7 @@ struct Account {
     /// Late requests since some request has been outstanding.
     late: u64,
     most: Most,
+    thinking: Thinking,
     own: VirtualClock,
 }
 
@@ -358,6 +360,7 @@ impl Books {
     /// A client's request is begun.
     pub(crate) fn begin_request(&mut self, now: Nanos, tenant: TenantId) {
         let account = &mut self.accounts[tenant];
+        account.thinking.arrived(now);
         account.arrivals.requests += 1;
         account.late += u64::from(account.clients.late_ns(now) > 0);
         account.demand.begin(now, TURNAROUND_NS);
@@ -368,6 +371,7 @@ impl Books {
     /// That request was answered or cancelled.
     pub(crate) fn end_request(&mut self, now: Nanos, tenant: TenantId) {
         let account = &mut self.accounts[tenant];
+        account.thinking.answered(now);
         account.arrivals.answered += 1;
         account.arrivals.late_ns += account.clients.late_ns(now);
         account.demand.end(now);
@@ -404,6 +408,11 @@ impl Books {
         self.accounts[tenant].clients.wanting_ns(now)
     }
 
+    /// Clients of the tenant that think while others wait.
+    pub(crate) fn thought(&mut self, now: Nanos, tenant: TenantId) -> Thought {
+        self.accounts[tenant].thinking.totals(now)
+    }
+
     /// The most requests of clients that were outstanding at once, recently.
     pub(crate) fn outstanding_max(&self, tenant: TenantId) -> u32 {
         self.accounts[tenant].most.recent()
@@ -417,6 +426,7 @@ impl Books {
         }
         account.held_ns += account.held_since.map_or(0, |since| now - since);
         account.held_since = is_held.then_some(now);
+        account.thinking.set_held(now, is_held);
         let Account { demand, clients, device, .. } = account;
         [demand, clients, device].into_iter().for_each(|demand| demand.set_held(now, is_held));
         true
@@ -463,21 +473,21 @@ impl Books {
 
 /// The largest number of the present interval and of the one before.
 #[derive(Default, Debug)]
-struct Most {
+pub(super) struct Most {
     present: u32,
     before: u32,
     since: Nanos,
 }
 
 impl Most {
-    fn note(&mut self, now: Nanos, outstanding: u32) {
+    pub(super) fn note(&mut self, now: Nanos, outstanding: u32) {
         if now >= self.since + MOST_NS {
             (self.before, self.present, self.since) = (self.present, 0, now);
         }
         self.present = self.present.max(outstanding);
     }
 
-    fn recent(&self) -> u32 {
+    pub(super) fn recent(&self) -> u32 {
         self.present.max(self.before)
     }
 }

@@ -7,6 +7,7 @@ use super::durability::Failures;
 use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::queue::{Entry, Number};
 use super::scheduler::Scheduler;
+use super::thinking::Thought;
 use super::windows::{Totals, Window, WindowCounts, Windows};
 use super::{Io, Op, Segment};
 use crate::cluster::{Clock, Timetable};
@@ -556,6 +557,11 @@ impl Device {
     /// Time in which a client of the tenant waited for an answer, nanoseconds.
     pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.waiting_ns(now, tenant)
+    }
+
+    /// Clients of the tenant that think while others wait.
+    pub(crate) fn thought(&mut self, now: Nanos, tenant: TenantId) -> Thought {
+        self.scheduler.books.thought(now, tenant)
     }
 
     /// When the requests of the tenant's clients arrive.

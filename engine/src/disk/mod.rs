@@ -18,10 +18,12 @@ pub mod profile;
 mod queue;
 mod scheduler;
 mod slices;
+mod thinking;
 mod virtual_clock;
 mod windows;
 
 pub(crate) use books::Arrivals;
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};
+pub(crate) use thinking::Thought;
 pub use windows::{MISSED_MAX, Miss, WINDOW_NS, Window, WindowCounts};

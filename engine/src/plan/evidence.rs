@@ -93,6 +93,8 @@ pub(crate) struct Observed {
     /// Frames of its partition, and those of them that are in use: a partition fills as its tenant misses.
     pub(crate) target: u64,
     pub(crate) used: u64,
+    /// Its clients, and the time so far in which some of them waited, times the part of them that thought.
+    pub(crate) thinking: (u32, Nanos),
     /// Time so far in which none of its clients waited, and none was away.
     pub(crate) quiet_ns: Nanos,
     /// Standalone-equivalent time with the cache that it has so far, and time in which its clients were not away.

@@ -5,7 +5,8 @@
 //!
 //!   reads(c)   = (m_r(c) x disk_r + (1 - m_r(c)) x hit) x part of the references that are reads
 //!   writes(c)  = (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit) x part that are writes
-//!   S(c)       = what of these clients wait for + max(pause of the clients, the rest: read-ahead and write-back)
+//!   waited(c)  = what of these clients wait for: not read-ahead and write-back
+//!   S(c)       = max(pause + closed loop of waited(c) and thinking, reads(c) + writes(c))
 //! ```
 //!
 //! m are miss ratios from the tenant's curve, and what follows from it about unseen reuse (`curve/reuse.rs`), for the
@@ -27,7 +28,7 @@
 
 use super::evidence::Observed;
 use crate::cache::FRAMES_MIN;
-use crate::curve::{Cost, DISK_USES, DiskUse, Point, View};
+use crate::curve::{Cost, DISK_USES, DiskUse, Point, View, per_request};
 use crate::units::Nanos;
 
 /// Power of the gain by more dirty data that the low end assumes: blocks and runs standalone were within 5 % in half of
@@ -103,8 +104,11 @@ const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
 pub(super) struct Tempo {
     /// The totals at the last look.
     before: Totals,
+    clients: u32,
     /// Time in which no client waited, references, and disk time by use.
     quiet_ns: f64,
+    /// Time in which some clients waited, times the part of them that thought.
+    thinking_ns: f64,
     references: f64,
     disk_ns: [f64; DISK_USES],
     /// Standalone-equivalent time with the cache that it has, and time in which its clients were not away.
@@ -115,21 +119,23 @@ pub(super) struct Tempo {
 #[derive(Clone, Copy, Default, Debug)]
 struct Totals {
     references: u64,
-    /// Quiet time, standalone-equivalent time, time in which its clients were not away.
-    times_ns: [Nanos; 3],
+    /// Quiet time, time in which clients thought while others waited, standalone-equivalent time, time in which its
+    /// clients were not away.
+    times_ns: [Nanos; 4],
     disk_ns: [f64; DISK_USES],
 }
 
 impl Tempo {
     pub(super) fn look(&mut self, seen: &Observed) {
-        let times_ns = [seen.quiet_ns, seen.own_cache_ns, seen.there_ns];
+        let times_ns = [seen.quiet_ns, seen.thinking.1, seen.own_cache_ns, seen.there_ns];
         let totals = Totals { references: seen.references, times_ns, disk_ns: seen.cost.time_ns() };
         let before = std::mem::replace(&mut self.before, totals);
+        self.clients = seen.thinking.0;
         // A curve that is made anew counts from 0.
         let Some(more) = totals.references.checked_sub(before.references) else { return };
         let add = |sum: &mut f64, now: f64, before: f64| *sum = (*sum * TEMPO_FADES + now - before).max(0.0);
         add(&mut self.references, more as f64, 0.0);
-        let sums = [&mut self.quiet_ns, &mut self.own_cache_ns, &mut self.there_ns];
+        let sums = [&mut self.quiet_ns, &mut self.thinking_ns, &mut self.own_cache_ns, &mut self.there_ns];
         for (at, sum) in sums.into_iter().enumerate() {
             add(sum, times_ns[at] as f64, before.times_ns[at] as f64);
         }
@@ -152,9 +158,12 @@ impl Tempo {
         if all > 0.0 { ((fill + prefetch) * reads + (write_back + sync) * writes) / all } else { f64::INFINITY }
     }
 
-    /// The pause of the clients for each reference; 0 if it is not known, which asks for more cache.
-    fn pause_ns(&self) -> f64 {
-        if self.references > 0.0 { self.quiet_ns / self.references } else { 0.0 }
+    /// What a reference takes of the time for which its clients wait for `waited_ns`: with the pauses of all of them,
+    /// and in the closed loop of those that think while others wait. Without pauses if they are not known, which asks
+    /// for more cache.
+    fn per_reference_ns(&self, waited_ns: f64) -> f64 {
+        let each = |sum: f64| if self.references > 0.0 { sum / self.references } else { 0.0 };
+        each(self.quiet_ns) + per_request(self.clients, waited_ns, each(self.thinking_ns))
     }
 
     /// The part of the disk time of `beside` and `waited` that no client waits for.
@@ -250,7 +259,8 @@ impl Model<'_> {
         let reads_ns = self.part(self.view.reads, reads, self.cost.read_ns());
         let beside_ns = reads_ns * self.tempo.beside(DiskUse::Prefetch, DiskUse::Fill)
             + writes_ns * self.tempo.beside(DiskUse::WriteBack, DiskUse::Sync);
-        let time_ns = reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns());
+        let waited_ns = (reads_ns + writes_ns - beside_ns).max(0.0);
+        let time_ns = self.tempo.per_reference_ns(waited_ns).max(waited_ns + beside_ns);
         debug_assert!(time_ns.is_finite());
         time_ns.max(f64::MIN_POSITIVE)
     }

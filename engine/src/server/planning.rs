@@ -267,7 +267,9 @@ impl Server {
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));
         let is_idle = references == planned.references && useful_ns == measured.standalone.useful_ns();
-        let outpaces = [u64::from(partition.unwritten) > target / 2, measured.standalone.outpaces()];
+        // Standalone it has more of the disk.
+        let is_ahead = u64::from(partition.unwritten) > target / 2;
+        let outpaces = [is_ahead, is_ahead && measured.standalone.outpaces()];
         measured.dirty.set_room(target, whole, outpaces.map(|outpaces| outpaces && !is_idle));
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         if is_idle {
@@ -280,6 +282,7 @@ impl Server {
         look.observed = Some(Box::new(Observed {
             target,
             used: u64::from(partition.used),
+            thinking: measured.standalone.thinking_clients(),
             quiet_ns: measured.standalone.quiet_ns(),
             own_cache_ns: measured.standalone.own_cache_ns(),
             there_ns: measured.standalone.there_ns(),

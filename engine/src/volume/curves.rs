@@ -117,6 +117,7 @@ impl Volumes {
             held_without_demand_ns,
             ceiling_ns: self.throttles.get(tenant).map_or(0, Throttle::ceiling_ns),
             arrivals: disk.arrivals(now, tenant),
+            thought: disk.thought(now, tenant),
             pauses: match disk.settings() {
                 settings if settings.has_slices() => Pauses::Idled,
                 settings if settings.is_by_cost() => Pauses::All,
