@@ -1,4 +1,5 @@
-//! The closed loop of a tenant's clients standalone: how long a request takes of the time if all of them think and wait.
+//! The closed loop of a tenant's clients standalone: how long a request takes of the time if all of them think and
+//! wait.
 //!
 //! ```text
 //!   N clients ─► think Z ─► queue ─► service S ─┐       one at a time is served
