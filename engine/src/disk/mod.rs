@@ -19,7 +19,6 @@ mod queue;
 mod scheduler;
 mod slices;
 mod thinking;
-mod virtual_clock;
 mod windows;
 
 pub(crate) use books::Arrivals;

@@ -228,8 +228,7 @@ impl Volumes {
             if !durability.is_exposed(volume) || !durability.share_target(volume, failed) || !concerned {
                 continue;
             }
-            let own = self.virtual_time(volume);
-            let lost = self.cache.condemn(own, volume);
+            let lost = self.cache.condemn(self.now, volume);
             self.volume_mut(volume).flushes.lost |= lost;
             self.cover_redirtied(volume);
             self.poke(volume);
