@@ -37,7 +37,8 @@ pub struct Config {
     pub requests_per_connection: u32,
     /// Reply bytes per connection, being read or unsent, above which the engine starts no further work for it.
     pub unsent_bytes_per_connection: u64,
-    /// Age at which dirty data is written.
+    /// Age limit of dirty data on its tenant's virtual clock. That clock slows down, at most to 1/6, while reads of the
+    /// tenant wait and the disk serves other tenants.
     pub dirty_age_max_ns: Nanos,
     /// After this time without requests, never-written ranges may be initialised.
     pub idle_ns: Nanos,

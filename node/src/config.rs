@@ -193,7 +193,8 @@ pub struct Limits {
     pub unsent_per_connection: Size,
     /// Concurrent requests in the device of a disk.
     pub device_depth: u32,
-    /// The age at which dirty data is written: in its tenant's next slice.
+    /// The maximum age of dirty data before it is written. Time in which the tenant's reads wait for other tenants'
+    /// slices hardly counts, so under contention the age may be up to six times as long.
     pub dirty_age: Time,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Block {
     pub(crate) fill_queue: Queue,
     /// Pieces that wait until sectors are on the medium.
     pub(crate) write_queue: Queue,
-    /// When the block became dirty: milliseconds, wrapping.
+    /// When the block became dirty: milliseconds (wrapping) on its tenant's clock.
     pub(crate) dirty_since_ms: u32,
     /// The flush epoch of `dirty`.
     pub(crate) dirty_epoch: u32,

@@ -2,8 +2,8 @@
 //! tenant's dirty data three times in miniature, on the same writes.
 //!
 //! ```text
-//!   a write ─► hash of its region < admitted? ─► NOW    room in its partition, 5 s
-//!                                              ─► ROOMY  room in the whole cache, 5 s
+//!   a write ─► hash of its region < admitted? ─► NOW    room in its partition, 5 s of its virtual clock
+//!                                              ─► ROOMY  room in the whole cache, 5 s of its virtual clock
 //!                                              ─► ALONE  room in the whole cache, 5 s of its standalone clock
 //!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```

@@ -23,6 +23,8 @@
 use super::lanes::STUCK_NS;
 use super::queue::Entry;
 use super::thinking::{Thinking, Thought};
+use super::virtual_clock::{LOOK_NS, VirtualClock};
+use crate::disk::Op;
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;
@@ -127,6 +129,7 @@ struct Account {
     late: u64,
     most: Most,
     thinking: Thinking,
+    own: VirtualClock,
 }
 
 impl Account {
@@ -198,20 +201,28 @@ impl Books {
 
     /// A request of the tenant is queued.
     pub(super) fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
+        let others_ns = self.others_ns(now, tenant);
         let account = &mut self.accounts[tenant];
         account.usage.arrived.add(entry.len);
         if !entry.internal {
             account.demand.begin(now, TURNAROUND_NS);
             account.device.begin(now, TURNAROUND_NS);
         }
+        if entry.op == Op::Read {
+            account.own.begin(others_ns);
+        }
     }
 
     /// A queued request of the tenant is cancelled.
     pub(super) fn cancelled(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
+        let others_ns = self.others_ns(now, tenant);
         let account = &mut self.accounts[tenant];
         if !entry.internal {
             account.demand.end(now);
             account.device.end(now);
+        }
+        if entry.op == Op::Read {
+            account.own.end(others_ns);
         }
     }
 
@@ -223,10 +234,14 @@ impl Books {
         }
         self.in_device += 1;
         self.cost_ns += entry.cost_ns;
+        let others_ns = self.others_ns(now, tenant);
         let account = &mut self.accounts[tenant];
         account.settle(self.per_cost);
         account.in_device_ns += entry.cost_ns;
         account.usage.submitted.add(entry.len);
+        if entry.op == Op::Read {
+            account.own.end(others_ns);
+        }
     }
 
     /// A request of the tenant completed that was submitted at `submitted`.
@@ -438,6 +453,22 @@ impl Books {
     pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].clients.away_ns(now)
     }
+
+    /// The virtual time of a tenant, by which its dirty data ages.
+    pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+        if self.accounts[tenant].own.is_time(now) {
+            let others_ns = self.others_ns(now, tenant);
+            self.accounts[tenant].own.look(now, others_ns);
+        }
+        self.accounts[tenant].own.now(now)
+    }
+
+    /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
+    /// because the rate may have changed.
+    pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
+        let lasts = self.accounts[tenant].own.lasts(own_ns);
+        if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
+    }
 }
 
 /// The largest number of the present interval and of the one before.
@@ -534,7 +565,6 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::Op;
     use crate::ids::IoId;
     use crate::units::SECOND;
 

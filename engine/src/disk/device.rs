@@ -580,6 +580,17 @@ impl Device {
         self.scheduler.books.away_ns(now, tenant)
     }
 
+    /// The virtual time of a tenant, by which its dirty data ages.
+    pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.virtual_time(now, tenant)
+    }
+
+    /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
+    /// because the rate may have changed.
+    pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
+        self.scheduler.books.own_time_lasts(tenant, own_ns)
+    }
+
     /// The policy's plan for a tenant; `None` if it promises nothing.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         self.scheduler.plan(now, tenant)

@@ -19,6 +19,7 @@ mod queue;
 mod scheduler;
 mod slices;
 mod thinking;
+mod virtual_clock;
 mod windows;
 
 pub(crate) use books::Arrivals;

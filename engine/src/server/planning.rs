@@ -271,7 +271,7 @@ impl Server {
         let is_ahead = u64::from(partition.unwritten) > target / 2;
         let outpaces = [is_ahead, is_ahead && measured.standalone.outpaces()];
         measured.dirty.set_room(target, whole, outpaces.map(|outpaces| outpaces && !is_idle));
-        measured.dirty.pass(*now, measured.standalone.alone(*now));
+        measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         if is_idle {
             return look;
         }

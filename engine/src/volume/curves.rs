@@ -145,7 +145,7 @@ impl Volumes {
 
     /// A piece of a read continues with the frames that were found.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
         let Some(curve) = self.curves.get_mut(tenant) else { return };
         let piece = &self.pieces[piece];
@@ -153,27 +153,28 @@ impl Volumes {
             let number = piece.first_block() + i as u64;
             if asked {
                 let (start, end) = piece.bytes_in(i);
-                curve.read(now, volume, number, sectors_touched(start, end), frame == FrameId::ZERO);
+                curve.read(own, volume, number, sectors_touched(start, end), frame == FrameId::ZERO);
             } else {
-                curve.read_ahead(now, volume, number);
+                curve.read_ahead(own, volume, number);
             }
         }
     }
 
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
+        let now = self.now;
         let Some(curve) = self.curves.get_mut(tenant) else { return };
         let Measured { dirty, standalone, .. } = &mut self.measured[tenant];
-        dirty.write(now, standalone.alone(now), volume, number, durable);
-        curve.write(now, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
+        dirty.write(own, standalone.alone(now), volume, number, durable);
+        curve.write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
     /// Blocks are prefetched.
     pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let Some(curve) = self.curves.get_mut(tenant) else { return };
-        (first..past).for_each(|number| curve.read_ahead(now, volume, number));
+        (first..past).for_each(|number| curve.read_ahead(own, volume, number));
     }
 
     /// The bytes `start..end` were trimmed, or zeroed by the device.

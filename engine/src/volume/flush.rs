@@ -228,7 +228,8 @@ impl Volumes {
             if !durability.is_exposed(volume) || !durability.share_target(volume, failed) || !concerned {
                 continue;
             }
-            let lost = self.cache.condemn(self.now, volume);
+            let own = self.virtual_time(volume);
+            let lost = self.cache.condemn(own, volume);
             self.volume_mut(volume).flushes.lost |= lost;
             self.cover_redirtied(volume);
             self.poke(volume);

@@ -343,7 +343,8 @@ impl Volumes {
             (Some(rest), _) => {
                 let frame = std::mem::replace(&mut self.pieces[piece].frames[at], FrameId::ZERO);
                 self.volume_mut(volume).holes.fill(base + start, base + end);
-                self.cache.write(self.now, id, frame, (start, end), rest, &mut self.effects);
+                let own = self.virtual_time(volume);
+                self.cache.write(own, id, frame, (start, end), rest, &mut self.effects);
                 let durable = self.requests[request].durable;
                 self.curve_write(volume, number, touched, durable);
                 if durable {

@@ -4,7 +4,7 @@
 //! - a flush waits for dirty data;
 //! - more than half the partition is dirty and not yet being written, or the partition is above its target;
 //! - pieces of the tenant wait for frames, or frames retire because the memory budget shrinks;
-//! - the oldest block is 5 s old;
+//! - the oldest block is 5 s old by its tenant's clock (`disk/own.rs`);
 //! - the oldest block is 3.75 s old and the pace asks for a batch (`pace.rs`): most blocks are written for this reason.
 //!
 //! Full requests of sequential writes to another server are written at once (`behind.rs`).
@@ -70,11 +70,11 @@ impl Volumes {
 
     fn write_back(&mut self, volume: VolumeId) {
         let mut postponed = 0;
-        let (now, dirty, spread_ns) = (self.now, self.cache.dirty_blocks(volume), self.spread_ns());
-        self.volume_mut(volume).pace.pass(now, dirty, spread_ns);
+        let (own, dirty, spread_ns) = (self.virtual_time(volume), self.cache.dirty_blocks(volume), self.spread_ns());
+        self.volume_mut(volume).pace.pass(own, dirty, spread_ns);
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
-            if !self.is_due(volume) {
+            if !self.is_due(own, volume) {
                 break;
             }
             if self.work.is_spent() {
@@ -94,17 +94,23 @@ impl Volumes {
             }
             self.write_out(id, false);
         }
-        if let Some(age_ms) = self.cache.oldest_dirt_ms(now, volume) {
+        if let Some(age_ms) = self.cache.oldest_dirt_ms(own, volume) {
             let age_ns = u64::from(age_ms) * MILLISECOND;
             let paced = self.volume(volume).pace.due_in(spread_ns);
             let left = paced.max(self.rest_ns().saturating_sub(age_ns));
             let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
+            let left = self.route.disk.own_time_lasts(self.tenant_of(volume), left);
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
                 self.poke_at(volume, (self.now + left.max(MILLISECOND)).max(retry));
             }
         }
+    }
+
+    /// The time on the clock by which a volume's dirty data ages: `disk/own.rs`.
+    pub(crate) fn virtual_time(&mut self, volume: VolumeId) -> Nanos {
+        self.route.disk.virtual_time(self.now, self.tenant_of(volume))
     }
 
     /// No block is written for its age alone before it is this old.
@@ -125,15 +131,15 @@ impl Volumes {
         wanted.is_some_and(|epoch| ledger.unissued(epoch) > 0)
     }
 
-    /// Whether the oldest dirty block of a volume is to be written now.
-    fn is_due(&self, volume: VolumeId) -> bool {
+    /// Whether the oldest dirty block of a volume is to be written now; `own` is the time on its tenant's clock.
+    fn is_due(&self, own: Nanos, volume: VolumeId) -> bool {
         if self.is_flushing(volume) {
             return true;
         }
         let cached = self.cache.volume(volume);
         let waiting = &self.waiting[cached.tenant];
         let partition = self.cache.partition(cached.tenant);
-        let age_ns = u64::from(self.cache.oldest_dirt_ms(self.now, volume).unwrap_or(0)) * MILLISECOND;
+        let age_ns = u64::from(self.cache.oldest_dirt_ms(own, volume).unwrap_or(0)) * MILLISECOND;
         partition.too_dirty()
             || partition.used > partition.target
             || !waiting.reads.is_empty()
@@ -158,8 +164,9 @@ impl Volumes {
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
+        let own = self.virtual_time(volume);
+        let age_ms = u64::from(self.cache.age_ms(own, id));
         let (route, waiters, now) = (&mut self.route, &mut self.waiters, self.now);
-        let age_ms = u64::from(self.cache.age_ms(now, id));
         let (mut begun, mut all) = (0, Wanted::default());
         let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
         // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
@@ -167,7 +174,7 @@ impl Volumes {
         let gap_max = if partition.writing < partition.target / 8 { route.gap_blocks_max(volume) } else { 0 };
         let reach = Reach { blocks_max, gap_max };
         let mut blocks = 0;
-        self.cache.begin_write(now, id, durable, reach, &mut parts, |cache, parts, wanted| {
+        self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
             blocks += parts.len() as u32;
             let io = route.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             route.slot_mut(io).io.offset = cache.bytes_of(parts).0;
@@ -281,13 +288,14 @@ impl Volumes {
             self.cache.release(segment.frame);
         }
         self.volume_mut(volume).writebacks -= 1;
-        let (now, retry_at) = (self.now, self.now + RETRY_NS);
+        let retry_at = self.now + RETRY_NS;
+        let own = self.virtual_time(self.route.slot(io).io.volume);
         for &(id, sectors) in parts {
             let block = self.cache.block(id);
             let (writing_epoch, given_up) = (block.writing_epoch, block.is_given_up());
             let result = if distrusted {
                 self.waiters.expect(self.cache.block(id).write_queue, Prospect::Open);
-                self.cache.distrust(now, id, sectors)
+                self.cache.distrust(own, id, sectors)
             } else {
                 self.cache.block_mut(id).distrusted = 0;
                 result
@@ -299,7 +307,7 @@ impl Volumes {
                     state.flushes.write_failed(writing_epoch, why);
                 }
             }
-            if let Some(good) = self.cache.end_write(now, id, sectors, result.is_ok(), durable) {
+            if let Some(good) = self.cache.end_write(own, id, sectors, result.is_ok(), durable) {
                 self.ended.push((id, good, given_up));
             }
         }

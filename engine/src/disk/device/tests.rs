@@ -141,6 +141,33 @@ fn reads_are_beside_writes_of_their_tenant_while_both_are_in_the_device() {
 }
 
 #[test]
+fn own_time_goes_slower_only_while_a_read_waits_for_another() {
+    let mut device = device(Kind::Insulated, 1);
+    let read = |device: &mut Device, now: Nanos, tenant: TenantId| {
+        let io = device.prepare(Op::Read, VolumeId(tenant.0), tenant, Purpose::Fill);
+        device.submit(now, io, false);
+        io
+    };
+    let begun = read(&mut device, 0, A);
+    assert_eq!(goes(&mut device, 0), [begun]);
+    let waiting = [read(&mut device, 0, B), read(&mut device, 0, B)];
+    submit(&mut device, 0, B, false);
+    let at = 10 * SECOND;
+    let [a, b] = [A, B].map(|tenant| device.virtual_time(at, tenant));
+    assert_eq!(a, at);
+    assert_eq!(b, at, "by the rate until then");
+    let [a, b] = [A, B].map(|tenant| device.virtual_time(2 * at, tenant) - at);
+    assert!(a == at && b < at / 2, "{a} {b}");
+    // No read is queued any more: those that waited are cancelled, and the new policy submits the next one at once.
+    device.withdraw(2 * at, B, |slot| slot.io.op == Op::Read && slot.io.offset == 0, &mut Vec::new());
+    device.set_policy(2 * at, settings(Kind::None, 8));
+    let other = read(&mut device, 2 * at, B);
+    assert!(goes(&mut device, 2 * at).contains(&other) && !waiting.contains(&other));
+    let before = (21..=80).map(|second| device.virtual_time(second * SECOND, B)).last().unwrap();
+    assert!(device.virtual_time(81 * SECOND, B) - before > SECOND * 99 / 100);
+}
+
+#[test]
 fn settings_of_the_same_policy_change_live() {
     for kind in [Kind::None, Kind::Insulated] {
         let mut device = device(kind, 1);
