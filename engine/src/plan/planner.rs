@@ -14,7 +14,7 @@ use crate::curve::{Cost, View, Written};
 use crate::disk::policy::{self, FOLLOWING_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{BLOCK, SECOND, Share};
+use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 /// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
 /// may use, or four reads in half of it (`volume/prefetch.rs`).
@@ -252,7 +252,7 @@ impl Planner {
         Promise {
             kept: if facts.spec.cache.is_given() { 0 } else { fate.kept },
             hard: fate.hard,
-            keep_permille: (fate.planned * 1000.0 + 1e-6) as u32,
+            slice_ns: (split.round_ns * survey.weights[at]) as Nanos,
             sizing: self.sizing(known, facts, split.round_ns, fate, survey.weights[at], frames),
         }
     }
