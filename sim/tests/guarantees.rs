@@ -289,7 +289,7 @@ fn guarantees_that_fit_hold_and_most_others_by_slack() {
         [false, true].map(|is_guaranteed| set(&who, &alone, length, 1, is_guaranteed));
     let what = [row("insulated", &plain, &without), row("guarantees", &kept, &with)].join("\n");
     println!("{what}");
-    assert!(plain.missed >= 3, "the set is too easy\n{what}");
+    assert!(plain.missed >= 5, "the set is too easy\n{what}");
     assert!(kept.avoidable == 0 && 3 * kept.missed <= plain.missed, "{what}");
     assert!(with.got.iter().all(|got| got.wait(1000) <= 4.0 * 2.4 && got.wait(990) <= 2.0 * 2.4), "{what}");
 }

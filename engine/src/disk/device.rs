@@ -205,9 +205,9 @@ impl Device {
         self.settings.prefetch_bytes()
     }
 
-    /// Sets the slice of a tenant in the planned round.
-    pub(crate) fn set_slice(&mut self, tenant: TenantId, slice_ns: Nanos) {
-        self.scheduler.set_slice(tenant, slice_ns);
+    /// Sets the part of its slices that a tenant must not lose.
+    pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.scheduler.set_keep(tenant, keep_permille);
     }
 
     /// Sets where the tenant's data is on the disk: the first byte of its first volume, if that is known.

@@ -19,7 +19,7 @@ use crate::units::Nanos;
 struct Told {
     terms: Terms,
     /// The part of its slices that it must not lose, in thousandths; `None` for the default.
-    slice_ns: Nanos,
+    keep_permille: Option<u32>,
     /// Where its data is on the disk, bytes from the beginning, if that is known.
     place: Option<u64>,
 }
@@ -65,7 +65,7 @@ impl Scheduler {
                 self.slices.set_held(now, tenant, self.books.is_held(tenant));
             }
             self.policy.set_tenant(now, tenant, told.terms);
-            self.policy.set_slice(tenant, told.slice_ns);
+            self.policy.set_keep(tenant, told.keep_permille);
             self.policy.set_place(tenant, told.place);
         }
         self.policy.set_clock(clock);
@@ -111,8 +111,8 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     /// Adds a tenant, or changes what it is promised.
     pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
         let before = self.told.get(tenant);
-        let (slice_ns, place) = before.map_or((0, None), |told| (told.slice_ns, told.place));
-        self.told.insert(tenant, Told { terms, slice_ns, place });
+        let (keep_permille, place) = before.map_or((None, None), |told| (told.keep_permille, told.place));
+        self.told.insert(tenant, Told { terms, keep_permille, place });
         self.lanes.add(tenant);
         self.books.open(tenant);
         if self.has_slices {
@@ -126,10 +126,10 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.told.contains(tenant)
     }
 
-    /// Sets the slice of a tenant in the planned round.
-    pub(crate) fn set_slice(&mut self, tenant: TenantId, slice_ns: Nanos) {
-        self.told[tenant].slice_ns = slice_ns;
-        self.policy.set_slice(tenant, slice_ns);
+    /// Sets the part of its slices that a tenant must not lose.
+    pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.told[tenant].keep_permille = keep_permille;
+        self.policy.set_keep(tenant, keep_permille);
     }
 
     /// Whether the ceilings of a tenant hold it back at present.

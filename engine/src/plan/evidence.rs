@@ -136,8 +136,8 @@ pub(crate) struct Promise {
     pub(crate) kept: u64,
     /// Frames of them that cannot be reclaimed from it in any round.
     pub(crate) hard: u64,
-    /// Its slice in the round.
-    pub(crate) slice_ns: Nanos,
+    /// The part of its slices that it must not lose, thousandths.
+    pub(crate) keep_permille: u32,
     pub(crate) sizing: Sizing,
 }
 

@@ -85,6 +85,9 @@ pub(super) struct Keeps {
 }
 
 impl Keeps {
+    /// Of a tenant whose load is unknown.
+    pub(super) const UNKNOWN: Keeps = Keeps { low: 1.0, point: 1.0, high: 1.0 };
+
     fn of(ends: [f64; 3]) -> Keeps {
         let [low, point, high] = ends;
         Keeps { low, point, high }
@@ -489,7 +492,7 @@ pub(super) mod tests {
             let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0, open: 0.0 };
             Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
         };
-        assert_eq!(keeps(1.0), Keeps { low: 1.0, point: 1.0, high: 1.0 });
+        assert_eq!(keeps(1.0), Keeps::UNKNOWN);
         let Keeps { low, point, high } = keeps(0.64);
         assert!((point - 0.64).abs() < 1e-3 && (low - 0.512).abs() < 1e-3 && high == point, "{low} {point}");
     }

@@ -7,7 +7,7 @@
 //!   dirty data, losses, shares, promises                 curve ─► misses by size ─┐
 //!   (some tenants an event)                              device ► time of a miss ─┴► load: R_cache by size ─┐
 //!                                                        policy ► loss, weight ───► R_time by round ────────┴► split:
-//!   partitions, slices, decisions         ◄─ Targets ──  the shortest round with R_time x R_cache >= R for all
+//!   partitions, slice targets, decisions  ◄─ Targets ──  the shortest round with R_time x R_cache >= R for all
 //! ```
 //!
 //! Evidence carries a generation, which changes with the tenants, the memory and the policy. Targets carry that of

@@ -14,7 +14,7 @@ use crate::curve::{Cost, View, Written};
 use crate::disk::policy::{self, FOLLOWING_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{BLOCK, Nanos, SECOND, Share};
+use crate::units::{BLOCK, SECOND, Share};
 
 /// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
 /// may use, or four reads in half of it (`volume/prefetch.rs`).
@@ -33,6 +33,8 @@ const FILLED: f64 = 0.95;
 /// or this many standard errors less than that: their number is an estimate from samples. A tenant whose working set is
 /// in its cache has nothing left to fill it with; with an estimate that is too high it would be on trial forever.
 const FILLED_ERRORS: f64 = 3.0;
+/// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
+const KEEP_MOST: f64 = 0.995;
 
 /// What is known of a tenant.
 #[derive(Default, Debug)]
@@ -135,6 +137,7 @@ fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Cla
 struct Survey {
     tenants: Vec<Facts>,
     weights: Vec<f64>,
+    question: Option<Question>,
     /// `None` under a policy that does not insulate.
     split: Option<Split>,
 }
@@ -239,20 +242,29 @@ impl Planner {
     fn targets(&self, survey: &Survey) -> Vec<Target> {
         let divided = allot::targets(self.latest.frames, &survey.claims(&self.latest.others)).unwrap_or_default();
         let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
-            let promise = survey.split.as_ref().filter(|_| at < survey.tenants.len());
-            let promise = promise.map(|split| self.promise(survey, at, split, frames.into()));
+            let promise = survey.question.zip(survey.split.as_ref()).filter(|_| at < survey.tenants.len());
+            let promise = promise.map(|(question, split)| self.promise(survey, at, question, split, frames.into()));
             Target { tenant, frames, promise }
         };
         divided.into_iter().enumerate().map(target).collect()
     }
 
-    fn promise(&self, survey: &Survey, at: usize, split: &Split, frames: u64) -> Promise {
+    fn promise(&self, survey: &Survey, at: usize, question: Question, split: &Split, frames: u64) -> Promise {
         let (facts, fate) = (&survey.tenants[at], split.fates[at]);
         let known = self.known.get(&facts.tenant);
+        // Lent cache counts as long as it is lent. The size that an allocation has found for a tenant may be too small
+        // for R. Its slices do not make up for that: they would lengthen the rounds of all tenants.
+        let load = known.and_then(|known| known.load.as_ref());
+        let load = load.filter(|_| !matches!(facts.spec.cache, CacheSpec::Planned { .. }));
+        let cache = load.map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
+        // Longer slices make up for what is lost beside them.
+        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
+        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+        let keep = keep.max((keep + shortfall).min(KEEP_MOST));
         Promise {
             kept: if facts.spec.cache.is_given() { 0 } else { fate.kept },
             hard: fate.hard,
-            slice_ns: (split.round_ns * survey.weights[at]) as Nanos,
+            keep_permille: (keep * 1000.0 + 1e-6) as u32,
             sizing: self.sizing(known, facts, split.round_ns, fate, survey.weights[at], frames),
         }
     }
@@ -270,7 +282,7 @@ impl Planner {
         weights.truncate(tenants.len());
         let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
         let insulates = settings.insulates() && !tenants.is_empty();
-        let split = insulates.then(|| {
+        let answer = insulates.then(|| {
             let tenant = |at: usize| {
                 let facts = &tenants[at];
                 let model = guest.filter(|_| at == others).and_then(|(_, like)| like).unwrap_or(facts.tenant);
@@ -295,9 +307,10 @@ impl Planner {
                 round_max_ns: settings.round_max_ns as f64,
                 turn: reviews % tenants.len(),
             };
-            split(&question, &all)
+            (question, split(&question, &all))
         });
-        Survey { tenants, weights, split }
+        let (question, split) = answer.unzip();
+        Survey { tenants, weights, question, split }
     }
 
     /// The decision for a tenant and its numbers, for this round, weight and partition.

@@ -321,7 +321,7 @@ impl Server {
             planned.hard = target.promise.map_or(0, |promise| promise.hard);
             if let Some(promise) = target.promise {
                 planned.kept = promise.kept;
-                self.volumes.route.disk.set_slice(target.tenant, promise.slice_ns);
+                self.volumes.route.disk.set_keep(target.tenant, Some(promise.keep_permille));
             }
         }
     }

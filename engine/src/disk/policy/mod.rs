@@ -208,9 +208,9 @@ pub(crate) trait Policy: Slicing + std::fmt::Debug {
     fn set(&mut self, _settings: Settings) {}
     /// Adds a tenant, or changes what it is promised.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms);
-    /// Sets the slice of a tenant in the round that the planner has chosen, 0 if it is unknown. It is no shorter than
-    /// its present loss needs.
-    fn set_slice(&mut self, _tenant: TenantId, _slice_ns: Nanos) {}
+    /// Sets the part of its slices, in thousandths, that a tenant must not lose; `None` for the default. A tenant whose
+    /// cache does not keep all of its throughput must lose less of its disk time.
+    fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
     /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.
     fn set_place(&mut self, _tenant: TenantId, _place: Option<u64>) {}
     /// Sets the schedule of the cluster that the disk follows from its beginning on; the version is above earlier ones.

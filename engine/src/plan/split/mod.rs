@@ -64,6 +64,14 @@ impl Question {
         (1..ROUNDS).rev().for_each(|at| rounds[at - 1] = rounds[at] * NEXT_ROUND);
         rounds
     }
+
+    /// The R_time that a tenant's slices must have, given its R_cache (`cache`) and its R_time in the longest round,
+    /// for targets of at most `most`.
+    pub(super) fn slices_keep(&self, cache: f64, time_longest: f64, most: f64) -> f64 {
+        // If no round is long enough, a longer round would cost all other tenants more than this one gains.
+        let mut by_slices = self.aims().into_iter().filter(|&aim| aim <= most).map(|aim| aim / cache);
+        by_slices.find(|&keep| keep <= time_longest).unwrap_or(self.margin())
+    }
 }
 
 /// A tenant's claim to cache.
@@ -131,12 +139,6 @@ impl Tenant<'_> {
         self.load.map_or(u64::MAX, of_use).max(LEAST + self.transfer)
     }
 
-    /// The shortest round with the best of these R_times that a round of at most `longest_ns` has.
-    fn round_for_best(&self, times: [f64; 3], longest_ns: f64) -> f64 {
-        let best = times.into_iter().find(|&time| time <= self.time(longest_ns));
-        best.map_or(longest_ns, |time| self.round_for(time).min(longest_ns))
-    }
-
     /// The shortest round with this R_time.
     fn round_for(&self, time: f64) -> f64 {
         self.loss_ns / (self.weight * (1.0 - time - self.shortfall).max(f64::MIN_POSITIVE))
@@ -173,6 +175,10 @@ pub(super) struct Fate {
     /// R_time in the round, and by the loss alone.
     pub(super) time: f64,
     pub(super) planned: f64,
+    /// R_time in the longest round.
+    pub(super) time_longest: f64,
+    /// Its target for R_time x R_cache.
+    pub(super) aim: f64,
 }
 
 /// The round, and the results in the order of the tenants.
@@ -327,7 +333,11 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     };
     // The round must also be long enough for the slices of tenants that are no members.
     let others = (0..tenants.len()).filter(|&at| !this.members[at]);
-    let wishes = others.map(|at| tenants[at].round_for_best(question.aims(), longest));
+    let wishes = others.map(|at| {
+        let (tenant, own) = (&tenants[at], had(at));
+        let cache = tenant.load.filter(|_| own > 0).map_or(1.0, |load| load.keeps(own).low);
+        tenant.round_for(question.slices_keep(cache, tenant.time(longest), 1.0)).min(longest)
+    });
     let round_ns = wishes.fold(found.map_or(longest, |found| found.round_ns), f64::max);
     let target = found.map_or(question.keep, |found| found.target);
     let needs: Vec<_> = tenants.iter().map(|tenant| tenant.need(target, round_ns)).collect();
@@ -348,7 +358,16 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         let most =
             if (matches!(tenant.claim, Claim::Asked(_)), verdict) == (true, Verdict::Met) { kept } else { u64::MAX };
         let need = needs[at].filter(|_| tenant.load.is_some()).map(|need| need.min(most));
-        Fate { verdict, need, kept, hard, time, planned: tenant.planned(round_ns) }
+        Fate {
+            verdict,
+            need,
+            kept,
+            hard,
+            time,
+            planned: tenant.planned(round_ns),
+            time_longest: tenant.time(longest),
+            aim: if this.members[at] { target } else { question.margin() },
+        }
     });
     Split { round_ns, fates: fates.collect() }
 }

@@ -141,6 +141,8 @@ fn what_was_asked_for_is_made_up_by_slices_or_is_too_little() {
     let enough = asked(39_900);
     assert_eq!((enough.fates[0].verdict, enough.fates[0].kept), (Verdict::Met, 39_900));
     assert!(keeps(&tenant(WANTED, &slope), &enough.fates[0]) >= 0.9, "{enough:?}");
+    let slices_keep = question(80_000).slices_keep(slope.keeps(39_900).low, enough.fates[0].time_longest, 1.0);
+    assert!((0.925..0.935).contains(&slices_keep), "{slices_keep}");
     assert!(matches!(asked(20_000).fates[0].verdict, Verdict::Asked(needs) if needs > 35_000));
 }
 

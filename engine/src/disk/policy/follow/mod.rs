@@ -48,8 +48,8 @@ const REQUEST_PART: Nanos = 8;
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Its slice in the planned round, 0 if it is unknown.
-    planned_ns: Nanos,
+    /// The part of its slices, in thousandths, that it must not lose, if not the default.
+    keep_permille: Option<u32>,
     /// It is backlogged: its last slice was used up, or most of it, so its loss counts.
     is_backlogged: bool,
     /// When it last had work; `None` if it never had. Not in cluster time: if that is corrected, the tenant was not
@@ -209,8 +209,8 @@ impl Policy for Follow {
         }
     }
 
-    fn set_slice(&mut self, tenant: TenantId, slice_ns: Nanos) {
-        self.tenants[tenant].planned_ns = slice_ns;
+    fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.tenants[tenant].keep_permille = keep_permille;
     }
 
     fn set_timetable(&mut self, now: Nanos, timetable: &Timetable) {
@@ -277,8 +277,8 @@ impl Policy for Follow {
     fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
         let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
         let (slice_ns, loss_ns) = (self.slot_ns(id), meter.loss_ns().unwrap_or(self.settings.switch_ns));
-        let lost_permille = 1000 - self.keep_permille();
-        let need_ns = || meter.need_ns(lost_permille, self.settings.switch_ns).max(tenant.planned_ns);
+        let lost_permille = 1000 - tenant.keep_permille.unwrap_or(self.keep_permille()).min(999);
+        let need_ns = || meter.need_ns(lost_permille, self.settings.switch_ns);
         Some(TenantPlan {
             slice_ns,
             round_ns: self.times.round_ns(),

@@ -53,8 +53,8 @@ struct Tenant {
     place: Option<u64>,
     /// Its position in the order of slices.
     rank: usize,
-    /// Its slice in the planned round, 0 if it is unknown.
-    planned_ns: Nanos,
+    /// The part of its slices, in thousandths, that it must not lose, if not the default.
+    keep_permille: Option<u32>,
     /// Time that remains of earlier slices; negative if they were exceeded.
     credit: i64,
     /// Time saved from its slices for a long one, which shows the meter a steady part that the usual slices do not
@@ -238,10 +238,9 @@ impl Insulated {
     }
 
     fn make_plan(&mut self, view: View<'_>) {
-        let (switch_ns, lost_permille) = (self.settings.switch_ns, 1000 - self.keep_permille());
-        let need_ns = |id: TenantId, tenant: &Tenant| {
-            view.slices[id].meter.need_ns(lost_permille, switch_ns).max(tenant.planned_ns)
-        };
+        let (switch_ns, keep_permille) = (self.settings.switch_ns, self.keep_permille());
+        let lost_permille = |tenant: &Tenant| 1000 - tenant.keep_permille.unwrap_or(keep_permille).min(999);
+        let need_ns = |id: TenantId, tenant: &Tenant| view.slices[id].meter.need_ns(lost_permille(tenant), switch_ns);
         let needs = |id: TenantId| {
             self.tenants.get(id).map(|tenant| Needs {
                 share: tenant.share,
@@ -440,7 +439,7 @@ impl Policy for Insulated {
                     is_store,
                     place: None,
                     rank: 0,
-                    planned_ns: 0,
+                    keep_permille: None,
                     credit: 0,
                     saved: 0,
                     unused_ns: 0,
@@ -462,8 +461,8 @@ impl Policy for Insulated {
         self.is_planned = false;
     }
 
-    fn set_slice(&mut self, tenant: TenantId, slice_ns: Nanos) {
-        self.tenants[tenant].planned_ns = slice_ns;
+    fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.tenants[tenant].keep_permille = keep_permille;
     }
 
     fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
