@@ -26,6 +26,8 @@ const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
 const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
 /// The least part of the reserve with which a tenant is admitted.
 const RESERVE_LEAST: f64 = 0.25;
+/// A partition shrinks only if the need is below this fraction of it.
+const SHRINKS_AT: f64 = 0.75;
 const LEAST: u64 = FRAMES_MIN as u64;
 
 /// The largest R_cache that is demanded.
@@ -386,7 +388,13 @@ fn had(tenant: &Tenant<'_>) -> u64 {
 /// the longer round that other tenants require.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     let needed = of_members(members, |at| needs[at].unwrap_or(had(&tenants[at])));
-    if needed.iter().sum::<u64>() <= memory { needed } else { meet_most(tenants, members, needs, memory) }
+    // A need that has become slightly smaller changes nothing.
+    let steady = of_members(members, |at| {
+        let had = had(&tenants[at]);
+        if needed[at] as f64 >= SHRINKS_AT * had as f64 { needed[at].max(had) } else { needed[at] }
+    });
+    let fits = |frames: &Vec<u64>| frames.iter().sum::<u64>() <= memory;
+    [steady, needed].into_iter().find(fits).unwrap_or_else(|| meet_most(tenants, members, needs, memory))
 }
 
 /// The frames of the members if `memory` is less than their needs: each gets what it had and still needs, cut in
