@@ -2,10 +2,11 @@
 //! waited for: any server completes it (`decide.rs`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::control::STRIPE_UNITS;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::decide::silent;
@@ -194,9 +195,10 @@ impl Cluster {
         let key = format!("draining/{server}");
         let mark = if undo { etcd.remove(&key) } else { etcd.put(&key, &serde_json::json!({}), None) };
         let marked = etcd.transact(vec![etcd.exists(&format!("members/{server}"))], vec![mark]).await.map_err(down)?;
-        if marked.is_none() {
+        let Some(revision) = marked else {
             return Err(ClusterError::NoServer(server.clone()));
-        }
+        };
+        self.seen(revision).await;
         let image = etcd.image().await.map_err(down)?;
         let volumes: Vec<&str> =
             image.volumes_of(server).filter(|(_, it)| !it.deleting).map(|(name, _)| name.as_str()).collect();
@@ -227,7 +229,18 @@ impl Cluster {
         }
         let keys = ["members", "draining", "versions"].map(|of| etcd.remove(&format!("{of}/{server}")));
         let when = [format!("alive/{server}"), "change".into()].map(|key| etcd.unchanged(&image, &key)).into();
-        Ok(etcd.transact(when, keys.into()).await.map_err(down)?.is_some())
+        let removed = etcd.transact(when, keys.into()).await.map_err(down)?;
+        if let Some(revision) = removed {
+            self.seen(revision).await;
+        }
+        Ok(removed.is_some())
+    }
+
+    /// Waits for a moment until `status` shows what etcd had at this revision: it is told later than the one who asked.
+    async fn seen(&self, revision: i64) {
+        let is_seen = |image: &Option<Arc<Image>>| image.as_ref().is_some_and(|image| image.revision >= revision);
+        let mut images = self.image.subscribe();
+        let _ = timeout(GRACE, images.wait_for(is_seen)).await;
     }
 
     /// Servers and a schedule for a request.
