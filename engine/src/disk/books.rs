@@ -565,14 +565,13 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::IoId;
     use crate::units::SECOND;
 
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(1);
 
     fn entry(cost_ns: Nanos, internal: bool) -> Entry {
-        Entry { io: IoId(0), op: Op::Read, len: 4096, cost_ns, follows: false, internal, number: None }
+        Entry { len: 4096, cost_ns, internal, ..Entry::EMPTY }
     }
 
     fn books() -> Books {

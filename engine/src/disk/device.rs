@@ -52,6 +52,8 @@ pub(crate) struct Slot {
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
     /// How many of these blocks had to be written; the others are rewritten clean ones.
     pub(crate) wanted: u32,
+    /// It may wait for a later slice.
+    pub(crate) can_wait: bool,
     /// The scheduler's view of the request, including whether it begins where an earlier one of its tenant ended.
     entry: Entry,
     arrived: Nanos,
@@ -112,15 +114,8 @@ impl Default for Slot {
             tenant: TenantId(0),
             parts: Vec::new(),
             wanted: 0,
-            entry: Entry {
-                io: IoId(0),
-                op: Op::Read,
-                len: 0,
-                cost_ns: 0,
-                follows: false,
-                internal: false,
-                number: None,
-            },
+            can_wait: false,
+            entry: Entry::EMPTY,
             arrived: 0,
             submitted: 0,
             urgent: Cell::new(false),
@@ -298,7 +293,7 @@ impl Device {
         slot.purpose = purpose;
         slot.tenant = tenant;
         (slot.parent, slot.order, slot.split) = (None, None, None);
-        (slot.is_elsewhere, slot.reads, slot.held_since) = (false, None, None);
+        (slot.is_elsewhere, slot.reads, slot.held_since, slot.can_wait) = (false, None, None, false);
         IoId(id)
     }
 
@@ -365,7 +360,7 @@ impl Device {
         let internal = slot.purpose == Purpose::Sync { internal: true };
         let cost_ns = self.scheduler.cost_ns(tenant, op, len, follows);
         let number = numbered(slot, self.timetable.is_some());
-        slot.entry = Entry { io, op, len, cost_ns, follows, internal, number };
+        slot.entry = Entry { io, op, len, cost_ns, follows, internal, can_wait: slot.can_wait, number };
         self.scheduler.arrived(now, tenant, slot.entry, urgent);
     }
 

@@ -17,8 +17,7 @@
 
 use std::ops::Index;
 
-use super::queue::{Entry, Queue};
-use crate::disk::profile::Direction;
+use super::queue::{Entry, Queue, Which};
 use crate::ids::{IoId, TenantId};
 use crate::slab::Table;
 use crate::units::{Nanos, SECOND};
@@ -162,7 +161,7 @@ impl Lanes {
     }
 
     /// Submits the tenant's next request, of one direction only if that is given.
-    pub(crate) fn submit(&mut self, tenant: TenantId, only: Option<Direction>) -> Entry {
+    pub(crate) fn submit(&mut self, tenant: TenantId, which: Which) -> Entry {
         if self.served != Some(tenant)
             && let Some(before) = self.served.replace(tenant)
             && let Some(before) = self.lanes.get_mut(before)
@@ -170,7 +169,7 @@ impl Lanes {
             before.left = before.outstanding();
         }
         let lane = &mut self.lanes[tenant];
-        let entry = lane.queue.pop_of(only).expect("a queued request");
+        let entry = lane.queue.pop_of(which).expect("a queued request");
         lane.in_device += 1;
         lane.in_device_ns += entry.cost_ns;
         self.waiting -= 1;

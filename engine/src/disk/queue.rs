@@ -63,11 +63,25 @@ pub(crate) struct Entry {
     pub(crate) follows: bool,
     /// No request of a client caused it: it uses the tenant's disk time, but is neither demand nor useful work.
     pub(crate) internal: bool,
+    /// Neither a flush nor a client waits for it, nor for the memory that it occupies.
+    pub(crate) can_wait: bool,
     /// If it is to go in the order of these.
     pub(crate) number: Option<Number>,
 }
 
 impl Entry {
+    /// A random read without a size or a cost.
+    pub(crate) const EMPTY: Entry = Entry {
+        io: IoId(0),
+        op: Op::Read,
+        len: 0,
+        cost_ns: 0,
+        follows: false,
+        internal: false,
+        can_wait: false,
+        number: None,
+    };
+
     /// Whether it is a sequential read: it begins where an earlier request of its tenant ended.
     pub(crate) fn reads_on(&self) -> bool {
         self.follows && self.op == Op::Read
@@ -149,18 +163,47 @@ pub(crate) struct Backlog {
     pub(crate) awaited_ns: Nanos,
 }
 
+/// Which of the queued requests may go to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Which {
+    /// All of them.
+    All,
+    /// Those in one direction.
+    Only(Direction),
+    /// Those for which a client or a flush waits: reads and urgent requests.
+    Awaited,
+}
+
+impl Which {
+    fn of_urgent(self) -> Option<Direction> {
+        if let Which::Only(direction) = self { Some(direction) } else { None }
+    }
+
+    fn of_others(self) -> Option<Direction> {
+        match self {
+            Which::All => None,
+            Which::Only(direction) => Some(direction),
+            Which::Awaited => Some(Direction::Read),
+        }
+    }
+}
+
 /// The queued requests of a tenant.
 #[derive(Default, Debug)]
 pub(crate) struct Queue {
     urgent: Line,
     others: Line,
+    /// How many of the others can wait.
+    can_wait: usize,
     /// Urgent requests that went ahead since one of the others went.
     ahead: u32,
 }
 
 impl Queue {
     pub(crate) fn push(&mut self, entry: Entry, urgent: bool) {
-        if urgent { &mut self.urgent } else { &mut self.others }.push(entry);
+        let can_wait = entry.can_wait && !urgent;
+        self.can_wait += usize::from(can_wait);
+        if urgent { &mut self.urgent } else { &mut self.others }.push(Entry { can_wait, ..entry });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -192,38 +235,49 @@ impl Queue {
         })
     }
 
-    fn is_urgent_next(&self, only: Option<Direction>) -> bool {
-        self.urgent.first(only).is_some() && (self.ahead < URGENT_IN_A_ROW || self.others.first(only).is_none())
+    /// Whether there is background write-back, and all of it can wait.
+    pub(crate) fn has_batch(&self) -> bool {
+        self.can_wait > 0 && self.can_wait == self.others.entries[Direction::Write as usize].len()
+    }
+
+    fn is_urgent_next(&self, which: Which) -> bool {
+        let is_turn = || self.ahead < URGENT_IN_A_ROW || self.others.first(which.of_others()).is_none();
+        self.urgent.first(which.of_urgent()).is_some() && is_turn()
     }
 
     /// The next request.
     pub(crate) fn peek(&self) -> Option<&Entry> {
-        self.peek_of(None)
+        self.peek_of(Which::All)
     }
 
-    /// The next request; with `only`, the next one in that direction.
-    pub(crate) fn peek_of(&self, only: Option<Direction>) -> Option<&Entry> {
-        if self.is_urgent_next(only) { self.urgent.front(only) } else { self.others.front(only) }
+    /// The next one of these requests.
+    pub(crate) fn peek_of(&self, which: Which) -> Option<&Entry> {
+        match self.is_urgent_next(which) {
+            true => self.urgent.front(which.of_urgent()),
+            false => self.others.front(which.of_others()),
+        }
     }
 
     /// Takes the request that [`Queue::peek_of`] returns.
-    pub(crate) fn pop_of(&mut self, only: Option<Direction>) -> Option<Entry> {
-        if self.is_urgent_next(only) {
+    pub(crate) fn pop_of(&mut self, which: Which) -> Option<Entry> {
+        if self.is_urgent_next(which) {
             self.ahead = if self.others.len() == 0 { 0 } else { self.ahead + 1 };
-            return self.urgent.pop(only);
+            return self.urgent.pop(which.of_urgent());
         }
-        let next = self.others.pop(only);
+        let next = self.others.pop(which.of_others());
+        self.can_wait -= usize::from(next.is_some_and(|entry| entry.can_wait));
         self.ahead = if next.is_some() { 0 } else { self.ahead };
         next
     }
 
     /// Promotes the requests that `wanted` selects: they become urgent.
     pub(crate) fn promote(&mut self, wanted: &dyn Fn(IoId) -> bool) {
-        let Queue { urgent, others, .. } = self;
+        let Queue { urgent, others, can_wait, .. } = self;
         others.retain(|&entry| {
             let wanted = wanted(entry.io);
             if wanted {
-                urgent.push(entry);
+                *can_wait -= usize::from(entry.can_wait);
+                urgent.push(Entry { can_wait: false, ..entry });
             }
             !wanted
         });
@@ -231,10 +285,12 @@ impl Queue {
 
     /// Cancels the requests that `unwanted` selects, and adds them to `dropped`.
     pub(crate) fn withdraw(&mut self, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
-        for line in [&mut self.urgent, &mut self.others] {
+        let Queue { urgent, others, can_wait, .. } = self;
+        for line in [urgent, others] {
             line.retain(|entry| {
                 let unwanted = unwanted(entry.io);
                 if unwanted {
+                    *can_wait -= usize::from(entry.can_wait);
                     dropped.push(entry.io);
                 }
                 !unwanted
@@ -250,18 +306,15 @@ mod tests {
     fn queue(requests: &[(u32, Op, bool)]) -> Queue {
         let mut queue = Queue::default();
         for &(io, op, urgent) in requests {
-            queue.push(
-                Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false, internal: false, number: None },
-                urgent,
-            );
+            queue.push(Entry { io: IoId(io), op, cost_ns: 1, ..Entry::EMPTY }, urgent);
         }
         queue
     }
 
-    fn drain(queue: &mut Queue, only: Option<Direction>) -> Vec<u32> {
+    fn drain(queue: &mut Queue, which: Which) -> Vec<u32> {
         std::iter::from_fn(|| {
-            let next = queue.peek_of(only).copied();
-            assert_eq!(next, queue.pop_of(only));
+            let next = queue.peek_of(which).copied();
+            assert_eq!(next, queue.pop_of(which));
             next.map(|entry| entry.io.0)
         })
         .collect()
@@ -275,27 +328,26 @@ mod tests {
         (10..16).for_each(|io| queue.push(Entry { io: IoId(io), ..*queue.peek().unwrap() }, true));
         assert_eq!((queue.len(), queue.backlog(7, 0)), (9, Backlog { all_ns: 7, awaited_ns: 7 }));
         assert_eq!(queue.backlog(9, 0), Backlog { all_ns: 9, awaited_ns: 8 });
-        assert_eq!(drain(&mut queue, None), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
+        assert_eq!(drain(&mut queue, Which::All), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
     }
 
     #[test]
     fn numbered_reads_go_by_number_in_the_places_of_their_session() {
         let mut queue = Queue::default();
-        let read =
-            Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 1, follows: false, internal: false, number: None };
+        let read = Entry { cost_ns: 1, ..Entry::EMPTY };
         let number = |volume, order| Some(Number { volume: VolumeId(volume), order });
         let arrive = [number(0, 30), None, number(1, 20), number(0, 10), number(0, 20), number(1, 10), number(0, 20)];
         for (io, number) in (0..).zip(arrive) {
             queue.push(Entry { io: IoId(io), number, ..read }, false);
         }
         // Places 0, 3, 4, 6 are of the first session, 2 and 5 of the other one.
-        assert_eq!(drain(&mut queue, None), [3, 1, 5, 4, 6, 2, 0]);
+        assert_eq!(drain(&mut queue, Which::All), [3, 1, 5, 4, 6, 2, 0]);
         // A write keeps its place among them, and a read goes ahead of so many at most.
         (0..2 * OVERTAKEN_MAX as u32)
             .for_each(|io| queue.push(Entry { io: IoId(io), number: number(0, 9), ..read }, false));
         queue.push(Entry { io: IoId(1000), op: WRITE, ..read }, false);
         queue.push(Entry { io: IoId(2000), number: number(0, 1), ..read }, false);
-        let order = drain(&mut queue, None);
+        let order = drain(&mut queue, Which::All);
         assert_eq!(order.iter().position(|&io| io == 2000), Some(OVERTAKEN_MAX));
         assert_eq!(order.iter().position(|&io| io == 1000), Some(2 * OVERTAKEN_MAX));
     }
@@ -306,9 +358,9 @@ mod tests {
             [(0, WRITE, false), (1, Op::Read, false), (2, Op::Flush, true), (3, Op::Read, false), (4, WRITE, false)];
         let mut all = queue(&requests);
         assert_eq!((all.is_awaited(), queue(&requests[..1]).is_awaited()), (true, false), "nobody waits for a write");
-        assert_eq!(drain(&mut all, Some(Direction::Read)), [1, 3]);
-        assert_eq!(drain(&mut all, Some(Direction::Write)), [2, 0, 4]);
+        assert_eq!(drain(&mut all, Which::Only(Direction::Read)), [1, 3]);
+        assert_eq!(drain(&mut all, Which::Only(Direction::Write)), [2, 0, 4]);
         assert!(all.is_empty());
-        assert_eq!(drain(&mut queue(&requests), None), [2, 0, 1, 3, 4]);
+        assert_eq!(drain(&mut queue(&requests), Which::All), [2, 0, 1, 3, 4]);
     }
 }

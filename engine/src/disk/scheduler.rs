@@ -4,11 +4,10 @@
 use super::books::{Books, DiskTime};
 use super::lanes::Lanes;
 use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, Weights};
-use super::queue::Entry;
+use super::queue::{Entry, Which};
 use super::slices::{Cause, Slices, Stage, Step, View};
 use crate::cluster::{Clock, Timetable};
 use crate::disk::Op;
-use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
 use crate::slab::Table;
 use crate::spec::Terms;
@@ -232,7 +231,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
             if let Some(owner) = self.slices.owner() {
                 let (slices, stage) = self.stage();
                 match slices.step(now, stage) {
-                    Step::Issue => return Some(self.submit(now, owner, None)),
+                    Step::Issue(which) => return Some(self.submit(now, owner, which)),
                     Step::Wait => return None,
                     Step::Again | Step::Ended => continue,
                 }
@@ -240,7 +239,9 @@ impl<P: Policy + ?Sized> Scheduler<P> {
             self.ask_at = None;
             let Scheduler { lanes, books, policy, slices, .. } = self;
             match policy.next(now, View { lanes, books, slices: slices.observed() }) {
-                Turn::Request(tenant, only) => return Some(self.submit(now, tenant, only)),
+                Turn::Request(tenant, only) => {
+                    return Some(self.submit(now, tenant, only.map_or(Which::All, Which::Only)));
+                }
                 Turn::Slice(slot) => slices.begin(now, slot, lanes, books),
                 Turn::GiveUp => {
                     self.give_up(now);
@@ -256,8 +257,8 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         }
     }
 
-    fn submit(&mut self, now: Nanos, tenant: TenantId, only: Option<Direction>) -> (TenantId, Entry) {
-        let entry = self.lanes.submit(tenant, only);
+    fn submit(&mut self, now: Nanos, tenant: TenantId, which: Which) -> (TenantId, Entry) {
+        let entry = self.lanes.submit(tenant, which);
         self.books.submitted(now, tenant, &entry);
         (tenant, entry)
     }
@@ -380,15 +381,7 @@ mod tests {
     }
 
     fn entry(io: u32) -> Entry {
-        Entry {
-            io: IoId(io),
-            op: Op::Read,
-            len: 4096,
-            cost_ns: MILLISECOND,
-            follows: false,
-            internal: false,
-            number: None,
-        }
+        Entry { io: IoId(io), len: 4096, cost_ns: MILLISECOND, ..Entry::EMPTY }
     }
 
     fn scheduler(depth: u32) -> Scheduler<TokenBucket> {

@@ -88,7 +88,7 @@ impl Volumes {
             // Otherwise it is being written, or waits to be written again after a failure.
             let is_due = |block: &crate::cache::Block| block.dirty != 0 && block.writing == 0 && !block.is_failing();
             if let Some((id, _)) = first.filter(|(_, block)| is_due(block)) {
-                self.write_out(id, false);
+                self.write_out(id, false, false);
             }
         }
     }

@@ -308,7 +308,7 @@ impl Volumes {
         if block.is_failing() && self.now < retry_at {
             self.poke_at(block.volume, retry_at);
         } else if self.volume(block.volume).writebacks < WRITEBACKS_MAX {
-            self.write_out(id, false);
+            self.write_out(id, false, false);
         }
     }
 

@@ -444,7 +444,7 @@ impl Volumes {
     /// Begins the write for which pieces still wait after [`Volumes::settle`], unless it has begun with a neighbour's.
     pub(crate) fn write_again(&mut self, id: BlockId) {
         if self.cache.block(id).writing == 0 {
-            self.write_out(id, !planted!(FuaNotDurable));
+            self.write_out(id, !planted!(FuaNotDurable), false);
         }
     }
 
@@ -596,7 +596,7 @@ mod tests {
         for write in 0..20 {
             // An ordinary write, or an earlier durable one, is in the device.
             if rig.device.is_empty() {
-                rig.volumes.write_out(id, false);
+                rig.volumes.write_out(id, false, false);
                 rig.wait(0);
             }
             rig.write(write, flag::FUA, 0, BLOCK, 7);

@@ -74,9 +74,7 @@ impl Volumes {
         self.volume_mut(volume).pace.pass(own, dirty, spread_ns);
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
-            if !self.is_due(own, volume) {
-                break;
-            }
+            let Some(can_wait) = self.due(own, volume) else { break };
             if self.work.is_spent() {
                 // The rest follows in a later quantum of the tenant.
                 self.poke(volume);
@@ -92,7 +90,7 @@ impl Volumes {
                 self.cache.postpone(volume);
                 continue;
             }
-            self.write_out(id, false);
+            self.write_out(id, false, can_wait);
         }
         if let Some(age_ms) = self.cache.oldest_dirt_ms(own, volume) {
             let age_ns = u64::from(age_ms) * MILLISECOND;
@@ -131,22 +129,24 @@ impl Volumes {
         wanted.is_some_and(|epoch| ledger.unissued(epoch) > 0)
     }
 
-    /// Whether the oldest dirty block of a volume is to be written now; `own` is the time on its tenant's clock.
-    fn is_due(&self, own: Nanos, volume: VolumeId) -> bool {
+    /// Whether the oldest dirty block of a volume is to be written now, and then whether the disk may leave it for a
+    /// later slice; `own` is the time on its tenant's clock.
+    fn due(&self, own: Nanos, volume: VolumeId) -> Option<bool> {
         if self.is_flushing(volume) {
-            return true;
+            return Some(false);
         }
         let cached = self.cache.volume(volume);
         let waiting = &self.waiting[cached.tenant];
         let partition = self.cache.partition(cached.tenant);
         let age_ns = u64::from(self.cache.oldest_dirt_ms(own, volume).unwrap_or(0)) * MILLISECOND;
-        partition.too_dirty()
+        let presses = partition.too_dirty()
             || partition.used > partition.target
             || !waiting.reads.is_empty()
             || !waiting.writes.is_empty()
             || self.cache.pool().retiring() > 0
-            || age_ns >= self.config.dirty_age_max_ns
-            || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
+            || age_ns >= self.config.dirty_age_max_ns;
+        let is_paced = || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due();
+        (presses || is_paced()).then_some(!presses)
     }
 
     /// A flush or a durable write waits for the write-backs of a volume: those still queued are promoted. They are
@@ -158,8 +158,9 @@ impl Volumes {
         }
     }
 
-    /// Writes a block and its dirty neighbours to the device.
-    pub(crate) fn write_out(&mut self, id: BlockId, durable: bool) {
+    /// Writes a block and its dirty neighbours to the device. If it `can_wait`, the disk may leave it for a later
+    /// slice.
+    pub(crate) fn write_out(&mut self, id: BlockId, durable: bool, can_wait: bool) {
         let volume = self.cache.block(id).volume;
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
@@ -188,7 +189,7 @@ impl Volumes {
                 route.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
                 route.slot_mut(io).parts.push((id, sectors));
             }
-            route.slot_mut(io).wanted = wanted.blocks;
+            (route.slot_mut(io).wanted, route.slot_mut(io).can_wait) = (wanted.blocks, can_wait);
             route.submit(now, io, urgent, cache.durability.failures(volume));
             begun += 1;
             all.blocks += wanted.blocks;

@@ -129,7 +129,6 @@ impl Policy for None {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::disk::Op;
     use crate::disk::scheduler::Scheduler;
     use crate::ids::IoId;
 
@@ -137,7 +136,7 @@ mod tests {
     const B: TenantId = TenantId(1);
 
     fn entry(number: u32) -> Entry {
-        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false, number: None }
+        Entry { io: IoId(number), ..Entry::EMPTY }
     }
 
     /// A scheduler with these requests, numbered by arrival: the tenant, and whether the request is urgent.

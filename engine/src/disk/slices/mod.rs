@@ -14,6 +14,9 @@
 //! - A tenant without requests keeps its slice while idling takes less disk time than its return: anticipatory idling
 //!   (`gap.rs`). Then the slice ends.
 //! - The policy may interrupt a slice for another tenant: it drains, and the policy decides what follows.
+//! - What goes to an empty device together, as the write-back that a flush waits for, is not divided between two
+//!   slices: it waits for the next one if it fits into a slice, but not into the rest of this one. Write-back that can
+//!   wait goes to the device in the slices that the policy has chosen for it ([`WriteBack`]).
 //! - At most two sequential reads are in the device at once, more if they are small: a drive that reorders then keeps
 //!   its place in the stream.
 //! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
@@ -33,7 +36,7 @@ use std::collections::VecDeque;
 
 use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
-use super::queue::Entry;
+use super::queue::{Entry, Which};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;
@@ -108,9 +111,15 @@ impl Habits {
     /// not idle for a tenant that its ceilings hold back.
     fn held_until(&self, now: Nanos, lane: &Lane, idling: Idling) -> Option<Nanos> {
         let idle_ns = self.idle_ns(now);
-        let is_idle = lane.is_idle() && self.held_since.is_none();
+        let is_idle = is_idle(lane) && self.held_since.is_none();
         let timeout = is_idle.then(|| self.gap.idle_timeout(idle_ns, idling.most_ns, idling.return_ns));
         timeout.flatten().map(|timeout| self.idle_since + timeout)
+    }
+
+    /// How long its queued requests take that may go to the device now, with those that are there.
+    pub(crate) fn batch_ns(&self, lanes: &Lanes, lane: &Lane) -> Nanos {
+        let at_once = lanes.places(lane).saturating_sub(lane.in_device()) as usize;
+        self.meter.batch_ns(lane.in_service_ns() + lane.queue.backlog(at_once, FOLLOWING_BYTES).all_ns)
     }
 
     /// Whether the tenant is idle, and the disk would idle for it if it had become idle now.
@@ -123,6 +132,11 @@ impl Habits {
     pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane, idling: Idling) -> bool {
         self.held_until(now, lane, idling).is_some()
     }
+}
+
+/// Whether a tenant has nothing for its slice: no request in the device, and none queued but write-back that can wait.
+fn is_idle(lane: &Lane) -> bool {
+    lane.in_service() == 0 && !lane.queue.is_awaited() && (lane.queue.is_empty() || lane.queue.has_batch())
 }
 
 /// What is known of the tenants from their slices.
@@ -155,6 +169,20 @@ pub(crate) struct Slot {
     pub(crate) awaits: bool,
     /// What a context switch costs on this disk.
     pub(crate) switch_ns: Nanos,
+    /// Which write-back goes to the device.
+    pub(crate) write_back: WriteBack,
+}
+
+/// Which write-back that can wait goes to the device in a slice while another tenant wants the disk. The drive sorts
+/// it: divided between two slices it takes longer than in one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteBack {
+    /// All.
+    All,
+    /// What is queued when the slice begins, and what is queued before that is done.
+    Batch,
+    /// None: it waits for a later slice.
+    Later,
 }
 
 /// A slice may end early once all three conditions hold.
@@ -246,8 +274,10 @@ struct Current {
     /// The disk idled for the owner before, and its next request came.
     was_held: bool,
     issued: u32,
+    /// See [`Slot::write_back`].
+    write_back: WriteBack,
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
-    /// the owner may have there.
+    /// the owner may have there. Or it waits for a later slice.
     is_held_up: bool,
     /// The time since which the next request has waited for earlier sequential reads.
     follows_since: Option<Nanos>,
@@ -264,6 +294,14 @@ impl Current {
         Step::Again
     }
 
+    /// How long the requests take for which clients wait and that go to the device together now, as it is empty; 0 if
+    /// that is longer than a slice.
+    fn at_once_ns(&self, lanes: &Lanes, lane: &Lane, meter: &Meter) -> Nanos {
+        let at_once = lanes.places(lane).saturating_sub(lane.in_device());
+        let ns = meter.drain_ns(lane.queue.backlog(at_once as usize, FOLLOWING_BYTES).awaited_ns);
+        if ns <= self.granted - self.begun { ns } else { 0 }
+    }
+
     /// From when on the slice may end early, if its other conditions hold.
     fn enough_at(&self, books: &Books) -> Option<Nanos> {
         let has_enough = |enough: &Enough| {
@@ -276,8 +314,8 @@ impl Current {
 /// What a slice does next.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The owner's next request goes to the device.
-    Issue,
+    /// The owner's next request of these goes to the device.
+    Issue(Which),
     /// Nothing goes to the device until an event occurs, or until [`Slices::poll_timeout`].
     Wait,
     /// The slice has changed: another step follows.
@@ -352,7 +390,7 @@ impl Slices {
 
     /// Queued requests of the tenant were cancelled, or one in the device completed that does not hang.
     pub(super) fn left(&mut self, now: Nanos, tenant: TenantId, lane: &Lane) {
-        if lane.is_idle() {
+        if is_idle(lane) {
             self.observed[tenant].idle_since = now;
         }
     }
@@ -406,6 +444,7 @@ impl Slices {
             held_until: None,
             was_held: false,
             issued: 0,
+            write_back: slot.write_back,
             is_held_up: false,
             follows_since: None,
             has_given_up: false,
@@ -438,16 +477,25 @@ impl Slices {
             return current.drains(now, Cause::Enough, lane);
         }
         let is_full = !lanes.has_place(lane) || current.lent.is_some_and(|most| lane.in_service() >= most);
-        current.is_held_up = is_full && others;
-        let Some(entry) = lane.queue.peek().filter(|_| !is_full) else {
+        let left = current.ends.saturating_sub(now);
+        let has_batch = lane.queue.has_batch();
+        if current.write_back == WriteBack::Batch && !has_batch && !current.watch.is_writing() {
+            current.write_back = WriteBack::Later;
+        }
+        let waits = others && has_batch && current.write_back == WriteBack::Later;
+        let which = if waits { Which::Awaited } else { Which::All };
+        current.is_held_up = is_full && others || waits;
+        let Some(entry) = lane.queue.peek_of(which).filter(|_| !is_full) else {
             return self.pause(now, Stage { lanes, books, policy });
         };
         current.was_held |= current.held_until.take().is_some();
-        let left = current.ends.saturating_sub(now);
-        let fits = habits.meter.drain_ns(lane.in_service_ns() + entry.cost_ns) <= left;
-        if !fits && current.issued > 0 {
-            let cost_ns = entry.cost_ns;
-            return self.is_over(now, cost_ns, Stage { lanes, books, policy });
+        let at_once_ns = if lane.in_service() == 0 { current.at_once_ns(lanes, lane, &habits.meter) } else { 0 };
+        let is_of_batch = entry.can_wait && current.write_back == WriteBack::Batch;
+        let cost_ns = lane.in_service_ns() + entry.cost_ns;
+        let ns = if is_of_batch { habits.meter.batch_ns(cost_ns) } else { habits.meter.drain_ns(cost_ns) };
+        let needs_ns = ns.max(at_once_ns);
+        if needs_ns > left && current.issued > 0 {
+            return self.is_over(now, needs_ns, Stage { lanes, books, policy });
         }
         let are_many = habits.followers >= FOLLOWERS_MAX && habits.following >= FOLLOWING_BYTES;
         if entry.reads_on() && are_many {
@@ -466,11 +514,11 @@ impl Slices {
             habits.followers += 1;
             habits.following += entry.len;
         }
-        Step::Issue
+        Step::Issue(which)
     }
 
-    /// The owner's next request, of this cost, does not fit into the slice.
-    fn is_over<P: Slicing + ?Sized>(&mut self, now: Nanos, cost_ns: Nanos, stage: Stage<'_, P>) -> Step {
+    /// The slice is too short for what the owner issues next: until that completes, it takes `needs_ns`.
+    fn is_over<P: Slicing + ?Sized>(&mut self, now: Nanos, needs_ns: Nanos, stage: Stage<'_, P>) -> Step {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.as_mut().expect("a slice");
         let owner = current.owner;
@@ -484,15 +532,14 @@ impl Slices {
             return current.drains(now, Cause::UsedUp, lane);
         }
         // No other tenant has work: the owner's next slice follows without a drain.
-        let drain_ns = self.observed[owner].meter.drain_ns(lane.in_service_ns() + cost_ns);
         let next_ns = policy.continues(now, owner, View { lanes, books, slices: &self.observed });
         let Some(next_ns) = next_ns else { return current.drains(now, Cause::UsedUp, lane) };
-        (current.ends, current.granted) = (now + next_ns.max(drain_ns), now + next_ns);
+        (current.ends, current.granted) = (now + next_ns.max(needs_ns), now + next_ns);
         current.enough = None;
         Step::Again
     }
 
-    /// Nothing of the owner can be issued: nothing is queued, or the device takes no more.
+    /// Nothing of the owner can be issued: nothing of these requests is queued, or the device takes no more.
     fn pause<P: Slicing + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
         let Stage { lanes, policy, .. } = &stage;
         let current = self.current.as_mut().expect("a slice");

@@ -47,7 +47,7 @@ fn with_neighbour() -> Rig {
 fn neighbour_wrote(rig: &mut Rig) {
     rig.write_as(OTHER, 1, 0, 100 * BLOCK, BLOCK, 7);
     let id = rig.volumes.cache.lookup(VolumeId(1), 100).unwrap();
-    rig.volumes.write_out(id, false);
+    rig.volumes.write_out(id, false, false);
     rig.wait(0);
     assert_eq!(rig.ops(), [WRITE]);
     rig.complete(0, Ok(()));
@@ -266,7 +266,7 @@ fn clear_keeps_what_is_known_of_other_blocks() {
     // Another block is on the device, evicted, and not covered by any flush.
     rig.write(3, 0, 100 * BLOCK, BLOCK, 8);
     let id = rig.volumes.cache.lookup(VOLUME, 100).unwrap();
-    rig.volumes.write_out(id, false);
+    rig.volumes.write_out(id, false, false);
     rig.wait(0);
     rig.complete(1, Ok(()));
     rig.volumes.cache.drop_block(id);
@@ -425,7 +425,7 @@ fn a_flush_goes_ahead_of_its_owners_reads() {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
     let id = rig.volumes.cache.lookup(VOLUME, 0).unwrap();
-    rig.volumes.write_out(id, false);
+    rig.volumes.write_out(id, false, false);
     rig.ask(1, command::FLUSH, 0, 0, 0);
     let mut order = Vec::new();
     while !rig.device.is_empty() {
@@ -446,7 +446,7 @@ fn a_durable_write_does_not_wait_behind_reads_for_an_ordinary_one() {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
     let id = rig.volumes.cache.lookup(VOLUME, 0).unwrap();
-    rig.volumes.write_out(id, false);
+    rig.volumes.write_out(id, false, false);
     rig.write(2, flag::FUA, 0, BLOCK, 8);
     let mut ops = Vec::new();
     while rig.answer(2).is_none() {

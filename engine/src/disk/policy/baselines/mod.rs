@@ -278,7 +278,7 @@ mod tests {
     const B: TenantId = TenantId(1);
 
     fn entry(io: u32) -> Entry {
-        Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: 0, follows: false, internal: false, number: None }
+        Entry { io: IoId(io), len: 4096, ..Entry::EMPTY }
     }
 
     /// 60 requests of each of two tenants; the first one has a guarantee.

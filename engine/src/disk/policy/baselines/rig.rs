@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::Config;
-use crate::disk::Op;
 use crate::disk::policy::{Kind, Settings};
 use crate::disk::queue::Entry;
 use crate::disk::scheduler::Scheduler;
@@ -86,7 +85,7 @@ impl Rig {
         let io = IoId(self.arrived.len() as u32);
         self.arrived.push(self.now);
         self.under_way[tenant as usize] += 1;
-        let entry = Entry { io, op: Op::Read, len, cost_ns: 0, follows: false, internal: false, number: None };
+        let entry = Entry { io, len, ..Entry::EMPTY };
         self.scheduler.arrived(self.now, TenantId(tenant), entry, false);
     }
 

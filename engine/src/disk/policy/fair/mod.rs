@@ -44,7 +44,7 @@ use super::{Policy, STUCK_NS, Settings, TenantPlan, Turn};
 use crate::disk::Op;
 use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::profile::Direction;
-use crate::disk::queue::Entry;
+use crate::disk::queue::{Entry, Which};
 use crate::disk::slices::{Slicing, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
@@ -193,7 +193,9 @@ impl Fair {
 
     /// The first backlogged tenant with a queued read, or write.
     fn first_backlogged(&self, lanes: &Lanes, direction: Direction) -> Option<TenantId> {
-        self.first(lanes, |tenant, lane| !tenant.is_latency_bound() && lane.queue.peek_of(Some(direction)).is_some())
+        self.first(lanes, |tenant, lane| {
+            !tenant.is_latency_bound() && lane.queue.peek_of(Which::Only(direction)).is_some()
+        })
     }
 
     /// When the phase ends, if that is after `now`. A caller that waits for it must also wake up at the next tick: a
@@ -276,7 +278,7 @@ impl Fair {
             let ask_at = self.turn_ends_after(now).into_iter().chain([self.tick_at]).min();
             return self.latency_bound_or(now, lanes, ask_at);
         };
-        let entry = lanes[first].queue.peek_of(turn).expect("it waits");
+        let entry = lanes[first].queue.peek_of(turn.map_or(Which::All, Which::Only)).expect("it waits");
         let ready_at = self.pace.ready_at();
         let ask_at = if !self.fits(entry, turn, lanes) {
             let since = *self.blocked_since.get_or_insert(now);

@@ -57,7 +57,7 @@ impl Rig {
     fn ask(&mut self, tenant: TenantId, op: Op, len: u64) {
         let io = IoId(self.requests.len() as u32);
         let cost_ns = self.policy.cost_ns(tenant, op, len, false);
-        let entry = Entry { io, op, len, cost_ns, follows: false, internal: false, number: None };
+        let entry = Entry { io, op, len, cost_ns, ..Entry::EMPTY };
         self.requests.push((tenant, entry, 0));
         self.policy.arrived(self.now, tenant, entry, false);
     }

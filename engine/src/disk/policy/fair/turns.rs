@@ -24,6 +24,7 @@
 use super::Fair;
 use crate::disk::lanes::Lanes;
 use crate::disk::profile::Direction;
+use crate::disk::queue::Which;
 use crate::ids::TenantId;
 use crate::units::{MILLISECOND, Nanos};
 
@@ -163,7 +164,7 @@ impl Fair {
             // A tenant that reads and writes has one tag for both. It is advanced in the phase of its main direction
             // only.
             let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
-            if is_of_them && !tenant.is_latency_bound() && lanes[id].queue.peek_of(Some(direction)).is_some() {
+            if is_of_them && !tenant.is_latency_bound() && lanes[id].queue.peek_of(Which::Only(direction)).is_some() {
                 tenant.start += lag_ns;
                 tenant.finish += lag_ns;
             }

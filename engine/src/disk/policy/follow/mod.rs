@@ -33,7 +33,7 @@ use super::{Policy, Settings, TenantPlan, Turn};
 use crate::cluster::{Clock, ClusterNanos, Timetable};
 use crate::disk::Op;
 use crate::disk::queue::Entry;
-use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
+use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View, WriteBack};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
@@ -161,7 +161,15 @@ impl Follow {
         self.current = Some(current);
         let Current { tenant, end, is_own, .. } = current;
         let lent = if is_own { None } else { Some(most.unwrap_or(u32::MAX)) };
-        Slot { tenant, ns: end - t, enough: None, lent, awaits: false, switch_ns: self.settings.switch_ns }
+        Slot {
+            tenant,
+            ns: end - t,
+            enough: None,
+            lent,
+            awaits: false,
+            switch_ns: self.settings.switch_ns,
+            write_back: WriteBack::All,
+        }
     }
 
     /// The tenant to which the disk is lent for `left_ns`: the first that has a request which ends by then.

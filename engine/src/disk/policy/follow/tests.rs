@@ -72,8 +72,7 @@ impl Stage {
                 self.outstanding[tenant] += 1;
                 self.next += 1;
                 let io = IoId(self.next);
-                let entry =
-                    Entry { io, op: Op::Read, len: 4096, cost_ns, follows: false, internal: false, number: None };
+                let entry = Entry { io, len: 4096, cost_ns, ..Entry::EMPTY };
                 self.scheduler.arrived(self.now, TenantId(tenant as u32), entry, false);
             }
         }

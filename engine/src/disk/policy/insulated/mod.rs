@@ -28,8 +28,9 @@ mod tests;
 use super::{Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, Turn};
 use crate::cluster::tour;
 use crate::disk::Op;
+use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::queue::Entry;
-use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
+use crate::disk::slices::{Cause, Ended, Habits, Idling, Slicing, Slot, View, WriteBack};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
@@ -40,6 +41,11 @@ use plan::Needs;
 
 /// Rounds without work after which a tenant is not planned for. Argon, section 4.
 const IDLE_ROUNDS: u32 = 3;
+
+/// A part of each slice is saved for a long one, one of so many: where the meter needs one, and for a batch of
+/// write-back, which can be most of a tenant's work.
+const LOOK_PARTS: i64 = 4;
+const BATCH_PARTS: i64 = 2;
 
 /// Slices of a tenant that do not lengthen the round are gathered to one of as many, at most.
 const GATHERED_MAX: u64 = 4;
@@ -57,8 +63,8 @@ struct Tenant {
     keep_permille: Option<u32>,
     /// Time that remains of earlier slices; negative if they were exceeded.
     credit: i64,
-    /// Time saved from its slices for a long one, which shows the meter a steady part that the usual slices do not
-    /// show.
+    /// Time saved from its slices for a long one: for a batch of write-back, or to show the meter a steady part that
+    /// the usual slices do not show.
     saved: i64,
     /// Time of its slices that it did not use because it was idle: with it the tenant may interrupt others. At most one
     /// slice, so that it cannot save for more than that.
@@ -124,13 +130,43 @@ impl Tenant {
         self.is_backlogged && self.credit + (length as i64) <= need_ns.min(length * GATHERED_MAX) as i64
     }
 
-    /// At the beginning of a slice: if the meter needs a long slice of `look_ns`, a quarter of the time is saved for
-    /// one. A long slice has at most `most_ns`, so that no tenant waits longer than two rounds. True if this slice is a
-    /// long one.
-    fn save(&mut self, look_ns: Option<Nanos>, most_ns: Nanos, is_time: bool) -> bool {
-        let look_ns = look_ns.map_or(0, |look| look.min(most_ns) as i64);
-        if self.credit + self.saved < look_ns {
-            let part = self.credit / 4;
+    /// Its slice begins. A long one has at most `most_ns`, and begins only if it `is_time`. Returns whether it is a
+    /// long one, and which background write-back goes to the device in it.
+    ///
+    /// Where reads share the slices with write-back that can wait, this goes to the device in batches. One that takes
+    /// longer than the slice waits until half of the time of some slices is saved for it.
+    fn prepare(
+        &mut self,
+        lanes: &Lanes,
+        habits: &Habits,
+        lane: &Lane,
+        most_ns: Nanos,
+        is_time: bool,
+    ) -> (bool, WriteBack) {
+        if self.is_store {
+            // Nothing depends on the losses of a tenant without R.
+            return (self.save(0, LOOK_PARTS, is_time), WriteBack::All);
+        }
+        let batches = self.guarantee.is_none() && lane.queue.is_awaited();
+        let has_batch = batches && lane.queue.has_batch();
+        let batch_ns = if has_batch { habits.batch_ns(lanes, lane).min(most_ns) } else { 0 };
+        let needs_long = batch_ns as i64 > self.credit;
+        let look_ns = habits.meter.look_ns().unwrap_or(0).min(most_ns);
+        let (long_ns, parts) = if needs_long { (batch_ns, BATCH_PARTS) } else { (look_ns, LOOK_PARTS) };
+        let is_long = self.save(long_ns, parts, is_time);
+        let write_back = match has_batch {
+            _ if !batches => WriteBack::All,
+            true if is_long || !needs_long => WriteBack::Batch,
+            _ => WriteBack::Later,
+        };
+        (is_long, write_back)
+    }
+
+    /// At the beginning of a slice: if the tenant needs a long slice of `long_ns`, one of `parts` of the time is saved
+    /// for it. True if this slice is a long one.
+    fn save(&mut self, long_ns: Nanos, parts: i64, is_time: bool) -> bool {
+        if self.credit + self.saved < long_ns as i64 {
+            let part = self.credit / parts;
             (self.credit, self.saved) = (self.credit - part, self.saved + part);
             return false;
         }
@@ -298,10 +334,11 @@ impl Insulated {
                 tenant.wait_anew(self.begun);
                 continue;
             }
+            // One long slice in a round, so that no tenant waits longer than two rounds.
             let is_time = self.begun >= self.looked + self.lengths.len() as u64;
-            // Nothing depends on the losses of a tenant without R.
-            let look_ns = habits.meter.look_ns().filter(|_| !tenant.is_store);
-            if tenant.save(look_ns, length.saturating_add(self.round_ns), is_time) {
+            let most_ns = length.saturating_add(self.round_ns);
+            let (is_long, write_back) = tenant.prepare(view.lanes, habits, &view.lanes[id], most_ns, is_time);
+            if is_long {
                 self.looked = self.begun;
             }
             tenant.waiting_since = None;
@@ -313,7 +350,7 @@ impl Insulated {
             let tenant = &mut self.tenants[id];
             let bytes =
                 tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, length, self.round_ns));
-            return Some(self.own_slot(now, id, bytes, Nanos::MAX, delivered));
+            return Some(Slot { write_back, ..self.own_slot(now, id, bytes, Nanos::MAX, delivered) });
         }
         None
     }
@@ -329,7 +366,8 @@ impl Insulated {
 
     /// A slot of another length than the tenant's own slice.
     fn slot(&self, tenant: TenantId, ns: Nanos) -> Slot {
-        Slot { tenant, ns, enough: None, lent: None, awaits: false, switch_ns: self.settings.switch_ns }
+        let switch_ns = self.settings.switch_ns;
+        Slot { tenant, ns, enough: None, lent: None, awaits: false, switch_ns, write_back: WriteBack::All }
     }
 
     /// The tenant's slice. If it has a guarantee, so many bytes are enough, and it may use what others released,

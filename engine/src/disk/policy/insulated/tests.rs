@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+mod batches;
+
 use super::*;
 use crate::disk::policy::{Kind, STUCK_NS, Slice};
 use crate::disk::scheduler::Scheduler;
@@ -10,15 +12,7 @@ use crate::units::{MILLISECOND, SECOND};
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
-const ENTRY: Entry = Entry {
-    io: IoId(0),
-    op: crate::disk::Op::Read,
-    len: 0,
-    cost_ns: COST,
-    follows: false,
-    internal: false,
-    number: None,
-};
+const ENTRY: Entry = Entry { cost_ns: COST, ..Entry::EMPTY };
 
 /// Bytes that a client receives with each request.
 const BYTES: u64 = 4096;
