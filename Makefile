@@ -8,9 +8,9 @@ PREFIX ?= /usr/local
 TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
-# Experiments that take 20 s and more each: they find regressions of performance, not bugs.
+# Experiments that take 10 s and more each: they find regressions of performance, not bugs.
 LONG_LAB := insulated-four insulated-streams sharing-cache guarantees-hostile allocation-model allocation-follow \
-	headless-writer headless-stream-writer insulated-absorbed
+	headless-writer headless-stream-writer insulated-absorbed sharing-streams sharing-stream-random
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
 # What the tests run comes from one build of the whole workspace: `-p` would build dependencies with other features.
