@@ -160,7 +160,7 @@ impl Lanes {
         self.waiting -= dropped.len() - before;
     }
 
-    /// Submits the tenant's next request, of one direction only if that is given.
+    /// Submits the next one of these requests of the tenant.
     pub(crate) fn submit(&mut self, tenant: TenantId, which: Which) -> Entry {
         if self.served != Some(tenant)
             && let Some(before) = self.served.replace(tenant)

@@ -236,7 +236,8 @@ impl Cluster {
         Ok(removed.is_some())
     }
 
-    /// Waits for a moment until `status` shows what etcd had at this revision: it is told later than the one who asked.
+    /// Waits, for [`GRACE`] at most, until `status` shows this revision of etcd. A server learns of changes from a
+    /// watch, which may come later than etcd's answer to the change itself.
     async fn seen(&self, revision: i64) {
         let is_seen = |image: &Option<Arc<Image>>| image.as_ref().is_some_and(|image| image.revision >= revision);
         let mut images = self.image.subscribe();

@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 
 use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
-use super::queue::{Entry, Which};
+use super::queue::{Backlog, Entry, Which};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;
@@ -116,10 +116,9 @@ impl Habits {
         timeout.flatten().map(|timeout| self.idle_since + timeout)
     }
 
-    /// How long its queued requests take that may go to the device now, with those that are there.
+    /// How long the requests in the device take, and the queued ones that may go there now.
     pub(crate) fn batch_ns(&self, lanes: &Lanes, lane: &Lane) -> Nanos {
-        let at_once = lanes.places(lane).saturating_sub(lane.in_device()) as usize;
-        self.meter.batch_ns(lane.in_service_ns() + lane.queue.backlog(at_once, FOLLOWING_BYTES).all_ns)
+        self.meter.batch_ns(lane.in_service_ns() + at_once(lanes, lane).all_ns)
     }
 
     /// Whether the tenant is idle, and the disk would idle for it if it had become idle now.
@@ -132,6 +131,12 @@ impl Habits {
     pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane, idling: Idling) -> bool {
         self.held_until(now, lane, idling).is_some()
     }
+}
+
+/// The queued requests of a tenant that may go to the device together now.
+fn at_once(lanes: &Lanes, lane: &Lane) -> Backlog {
+    let places = lanes.places(lane).saturating_sub(lane.in_device());
+    lane.queue.backlog(places as usize, FOLLOWING_BYTES)
 }
 
 /// Whether a tenant has nothing for its slice: no request in the device, and none queued but write-back that can wait.
@@ -177,9 +182,9 @@ pub(crate) struct Slot {
 /// it: divided between two slices it takes longer than in one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteBack {
-    /// All.
+    /// All of it.
     All,
-    /// What is queued when the slice begins, and what is queued before that is done.
+    /// What is queued when the slice begins, and what arrives before that is written.
     Batch,
     /// None: it waits for a later slice.
     Later,
@@ -294,11 +299,10 @@ impl Current {
         Step::Again
     }
 
-    /// How long the requests take for which clients wait and that go to the device together now, as it is empty; 0 if
-    /// that is longer than a slice.
+    /// The device is empty: how long the requests take that go there together now and for which clients wait; 0 if that
+    /// is longer than a slice.
     fn at_once_ns(&self, lanes: &Lanes, lane: &Lane, meter: &Meter) -> Nanos {
-        let at_once = lanes.places(lane).saturating_sub(lane.in_device());
-        let ns = meter.drain_ns(lane.queue.backlog(at_once as usize, FOLLOWING_BYTES).awaited_ns);
+        let ns = meter.drain_ns(at_once(lanes, lane).awaited_ns);
         if ns <= self.granted - self.begun { ns } else { 0 }
     }
 
@@ -425,9 +429,8 @@ impl Slices {
             self.observed[owner].idle_since = now;
         }
         let meter = &mut self.observed[owner].meter;
-        let at_once = lanes.places(lane).saturating_sub(lane.in_device());
         if !lane.queue.is_empty() && slot.lent.is_none() {
-            meter.begin(lane.queue.backlog(at_once as usize, FOLLOWING_BYTES));
+            meter.begin(at_once(lanes, lane));
         }
         let switch_ns = if self.held_owner.take() == Some(owner) { 0 } else { slot.switch_ns };
         books.slice_begins(now, owner);

@@ -42,8 +42,8 @@ use plan::Needs;
 /// Rounds without work after which a tenant is not planned for. Argon, section 4.
 const IDLE_ROUNDS: u32 = 3;
 
-/// A part of each slice is saved for a long one, one of so many: where the meter needs one, and for a batch of
-/// write-back, which can be most of a tenant's work.
+/// A tenant that needs a long slice saves 1/4 of each slice if the meter needs it, and 1/2 if a batch of write-back
+/// does: write-back can be most of its work.
 const LOOK_PARTS: i64 = 4;
 const BATCH_PARTS: i64 = 2;
 
