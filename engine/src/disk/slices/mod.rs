@@ -37,9 +37,9 @@ use std::collections::VecDeque;
 use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
 use super::queue::{Backlog, Entry, Which};
-use crate::ids::TenantId;
+use crate::ids::{IoId, TenantId};
 use crate::slab::Table;
-use crate::units::Nanos;
+use crate::units::{MILLISECOND, Nanos};
 use gap::{Gap, RESERVE_NS};
 use meter::{Meter, Watch};
 
@@ -48,6 +48,8 @@ use meter::{Meter, Watch};
 /// first under the head, and complete last the block that the client waits for.
 const FOLLOWERS_MAX: u32 = 2;
 pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
+/// An idle drive has begun with a request by then: it takes 0.1 to 0.5 ms to process the command.
+const CHOSEN_NS: Nanos = MILLISECOND;
 /// Number of past slices that are kept for display.
 pub const SLICES_KEPT: usize = 64;
 
@@ -76,6 +78,10 @@ pub(crate) struct Habits {
     /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
+    /// The sequential read that went to the device last. Once it has completed last, the heads are where the stream
+    /// goes on.
+    last_read: Option<IoId>,
+    is_in_place: bool,
     useful_ns: Nanos,
     slices: u64,
     switches_ns: Nanos,
@@ -90,6 +96,8 @@ impl Habits {
             held_since: None,
             followers: 0,
             following: 0,
+            last_read: None,
+            is_in_place: false,
             useful_ns: 0,
             slices: 0,
             switches_ns: 0,
@@ -284,6 +292,9 @@ struct Current {
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
     /// the owner may have there. Or it waits for a later slice.
     is_held_up: bool,
+    /// The sequential read in the device is alone there until then, because the heads are elsewhere: of two, the drive
+    /// might begin with the later one.
+    alone_until: Option<Nanos>,
     /// The time since which the next request has waited for earlier sequential reads.
     follows_since: Option<Nanos>,
     /// Requests of the slice hang, so its length says nothing about later slices.
@@ -408,15 +419,17 @@ impl Slices {
 
     /// A request completed that does not hang.
     pub(super) fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, lane: &Lane) {
+        let habits = &mut self.observed[tenant];
+        habits.is_in_place = entry.reads_on() && habits.last_read == Some(entry.io);
         if entry.reads_on() {
             // A request that was submitted at the very moment at which others were given up may have been counted as
             // one of them.
-            let habits = &mut self.observed[tenant];
             habits.followers = habits.followers.saturating_sub(1);
             habits.following = habits.following.saturating_sub(entry.len);
         }
         if let Some(current) = self.current.as_mut().filter(|current| current.owner == tenant && !entry.internal) {
             current.watch.done(now, entry, lane.in_service() + 1);
+            current.alone_until = None;
         }
         self.left(now, tenant, lane);
     }
@@ -428,6 +441,7 @@ impl Slices {
         if slot.awaits {
             self.observed[owner].idle_since = now;
         }
+        self.observed[owner].is_in_place = false;
         let meter = &mut self.observed[owner].meter;
         if !lane.queue.is_empty() && slot.lent.is_none() {
             meter.begin(at_once(lanes, lane));
@@ -449,6 +463,7 @@ impl Slices {
             issued: 0,
             write_back: slot.write_back,
             is_held_up: false,
+            alone_until: None,
             follows_since: None,
             has_given_up: false,
             watch: meter.watch(now, switch_ns),
@@ -468,6 +483,7 @@ impl Slices {
         if others {
             current.ends = current.ends.min(current.granted.max(now));
         }
+        current.alone_until = current.alone_until.filter(|&until| now < until);
         let left_ns = current.ends.saturating_sub(now);
         if policy.interrupts(owner, left_ns, View { lanes, books, slices: &self.observed }) {
             return current.drains(now, Cause::Interrupted, lane);
@@ -500,7 +516,8 @@ impl Slices {
         if needs_ns > left && current.issued > 0 {
             return self.is_over(now, needs_ns, Stage { lanes, books, policy });
         }
-        let are_many = habits.followers >= FOLLOWERS_MAX && habits.following >= FOLLOWING_BYTES;
+        let count = if current.alone_until.is_some() { 1 } else { FOLLOWERS_MAX };
+        let are_many = habits.followers >= count && habits.following >= FOLLOWING_BYTES;
         if entry.reads_on() && are_many {
             let since = *current.follows_since.get_or_insert(now);
             current.is_held_up = now < since + habits.meter.drain_ns(lane.in_service_ns()) + STUCK_NS;
@@ -514,6 +531,10 @@ impl Slices {
         current.issued += 1;
         current.watch.issued(now, entry, lane.in_service() == 0);
         if entry.reads_on() {
+            if lane.in_service() == 0 && !habits.is_in_place {
+                current.alone_until = Some(now + CHOSEN_NS);
+            }
+            habits.last_read = Some(entry.io);
             habits.followers += 1;
             habits.following += entry.len;
         }
@@ -628,6 +649,6 @@ impl Slices {
         let ends = || (current.is_held_up || lane.queue.is_empty() && others).then_some(current.ends);
         let is_hung = lanes.is_full() && lane.in_service() == 0;
         let enough_at = current.enough_at(books).filter(|_| others && !is_hung);
-        current.held_until.or_else(ends).into_iter().chain(enough_at).min()
+        current.held_until.or_else(ends).into_iter().chain(enough_at).chain(current.alone_until).min()
     }
 }

@@ -220,17 +220,21 @@ fn the_disk_idles_for_a_client_that_pauses_within_its_slice() {
 }
 
 /// Puts the requests `hung` of tenant A into the device, where they hang, and queues `next`, while no other tenant
-/// waits. Returns the time at which `next` goes to the device.
+/// waits. Returns the time until `next` goes to the device.
 fn after_hung(hung: &[Entry], next: Entry) -> Nanos {
     let (mut scheduler, mut now) = (scheduler(None), 0);
     hung.iter().for_each(|&entry| scheduler.arrived(0, A, entry, false));
-    hung.iter().for_each(|_| assert!(scheduler.next(0).is_some()));
-    scheduler.arrived(0, A, next, false);
+    for _ in hung {
+        now += CHOSEN_NS;
+        assert!(scheduler.next(now).is_some());
+    }
+    scheduler.arrived(now, A, next, false);
+    let since = now;
     while scheduler.next(now).is_none() {
         now = scheduler.poll_timeout().expect("something happens").max(now + 1);
         assert!(now < 10 * SECOND, "it waits for ever");
     }
-    now
+    now - since
 }
 
 #[test]
