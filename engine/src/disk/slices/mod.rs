@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
 use super::queue::{Backlog, Entry, Which};
-use crate::ids::{IoId, TenantId};
+use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos};
 use gap::{Gap, RESERVE_NS};
@@ -78,10 +78,6 @@ pub(crate) struct Habits {
     /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
-    /// The sequential read that went to the device last. Once it has completed last, the heads are where the stream
-    /// goes on.
-    last_read: Option<IoId>,
-    is_in_place: bool,
     useful_ns: Nanos,
     slices: u64,
     switches_ns: Nanos,
@@ -96,8 +92,6 @@ impl Habits {
             held_since: None,
             followers: 0,
             following: 0,
-            last_read: None,
-            is_in_place: false,
             useful_ns: 0,
             slices: 0,
             switches_ns: 0,
@@ -292,8 +286,8 @@ struct Current {
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
     /// the owner may have there. Or it waits for a later slice.
     is_held_up: bool,
-    /// The sequential read in the device is alone there until then, because the heads are elsewhere: of two, the drive
-    /// might begin with the later one.
+    /// The sequential read in the device came to an idle drive, and is alone there until then: of two, the drive might
+    /// begin with the later one.
     alone_until: Option<Nanos>,
     /// The time since which the next request has waited for earlier sequential reads.
     follows_since: Option<Nanos>,
@@ -419,11 +413,10 @@ impl Slices {
 
     /// A request completed that does not hang.
     pub(super) fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, lane: &Lane) {
-        let habits = &mut self.observed[tenant];
-        habits.is_in_place = entry.reads_on() && habits.last_read == Some(entry.io);
         if entry.reads_on() {
             // A request that was submitted at the very moment at which others were given up may have been counted as
             // one of them.
+            let habits = &mut self.observed[tenant];
             habits.followers = habits.followers.saturating_sub(1);
             habits.following = habits.following.saturating_sub(entry.len);
         }
@@ -441,7 +434,6 @@ impl Slices {
         if slot.awaits {
             self.observed[owner].idle_since = now;
         }
-        self.observed[owner].is_in_place = false;
         let meter = &mut self.observed[owner].meter;
         if !lane.queue.is_empty() && slot.lent.is_none() {
             meter.begin(at_once(lanes, lane));
@@ -531,10 +523,9 @@ impl Slices {
         current.issued += 1;
         current.watch.issued(now, entry, lane.in_service() == 0);
         if entry.reads_on() {
-            if lane.in_service() == 0 && !habits.is_in_place {
+            if lane.in_service() == 0 {
                 current.alone_until = Some(now + CHOSEN_NS);
             }
-            habits.last_read = Some(entry.io);
             habits.followers += 1;
             habits.following += entry.len;
         }
