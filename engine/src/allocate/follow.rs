@@ -10,8 +10,12 @@
 //! those reads ([`Moving`]), over the time in which it is to be worth it. Until they have been made, latencies are not
 //! those of the allotment: nothing is learnt from them, and no other plan is applied ([`Watched`]).
 //!
-//! **What was measured counts.** An allocation that was left is not returned to because the model likes it again, but
-//! only if it was better when it was measured, with the same curves ([`Follower`]).
+//! **What was measured counts** ([`Follower`]), while the curves are the same. Each allocation is kept until it has been
+//! measured. One that was left is not returned to because the model likes it again, but only if it was better when it
+//! was measured; and then always. When the model has no better plan, the divisions of other methods are tried, one after
+//! the other, if the model does not find them much worse: it errs by more than they differ. So the allocation in the end
+//! is the best of those that were measured. Downside: while one is tried, latencies can be higher, for the minutes until
+//! its caches are full and it is measured.
 
 use std::collections::VecDeque;
 
@@ -28,6 +32,19 @@ const CURVE_CHANGED: f64 = 0.05;
 const REPAID_IN: f64 = 10.0;
 /// Allocations whose measured cost is remembered.
 const MEASURED_MAX: usize = 64;
+/// Intervals for which an allocation is measured before it is left.
+const MEASURED_LEAST: u32 = 2;
+/// A return has to gain more than this part of the present cost: caches are cold after it.
+const RETURNS_AT: f64 = 0.02;
+/// Divisions of other methods are tried if the model finds them worse by at most this part of the present cost: it errs
+/// by up to that in mixes with writers.
+const TRIED_LOSS_MAX: f64 = 0.25;
+/// So many of them are tried one after the other, and one more after each of so many intervals: loads that change again
+/// and again are not to have tries all the time.
+const TRIES_MAX: u32 = 4;
+const TRY_INTERVALS: u32 = 10;
+/// Nothing is tried when curves have not changed for so many intervals: then an allocation comes to rest.
+const TRIED_WITHIN: u32 = 30;
 
 /// What is remembered of a tenant.
 #[derive(Clone, Debug, Default)]
@@ -140,18 +157,24 @@ impl<S: Surface> Surface for Moving<'_, S> {
 }
 
 /// What is to be done with a plan.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Verdict {
     /// Nothing: the present allocation is the planned one.
     AsPlanned,
     /// Nothing: what was measured is not to be relied on.
     Unsteady(Steady),
+    /// Nothing: the present allocation has not been measured for long enough.
+    Brief,
     /// Nothing: the gain is not above the threshold.
     Small,
     /// Nothing: the planned allocation was measured, and its gain is this part of the present cost.
     Measured(f64),
     /// Apply it.
     Apply,
+    /// Apply this earlier allocation in its place: measured, it gained this part of the present cost.
+    Return(Vec<Allotment>, f64),
+    /// Apply this one of [`Candidate::others`], to measure it.
+    Try(Vec<Allotment>),
 }
 
 /// A plan to be judged.
@@ -161,6 +184,9 @@ pub struct Candidate<'a> {
     pub present: &'a [Allotment],
     /// What they would have.
     pub planned: &'a [Allotment],
+    /// What they would have by other methods, always in the same order, with the predicted gain, a part of the present
+    /// cost.
+    pub others: &'a [(Vec<Allotment>, f64)],
     /// Of the tenant of which it is worst.
     pub steady: Steady,
     /// Cost of the measured latencies by the goal.
@@ -173,45 +199,125 @@ pub struct Candidate<'a> {
 #[derive(Clone, Debug)]
 pub struct Follower {
     threshold: f64,
-    /// Allocations since the curves last changed, with sum and number of their measured costs; the latest last.
-    measured: VecDeque<(Vec<Allotment>, f64, u32)>,
+    /// Allocations since the curves last changed; the latest last.
+    measured: VecDeque<Measured>,
+    /// Since then, plans that turned out to be worse than an earlier allocation. Each doubles the threshold: otherwise a
+    /// model that errs would make new plans for ever.
+    disappointed: u32,
+    /// Since then, the other methods whose divisions were tried, and the last of these.
+    tried: Vec<usize>,
+    trying: Vec<Allotment>,
+    /// Tries that are left, intervals since there was one more, and intervals since a curve changed.
+    tries: u32,
+    intervals: u32,
+    unchanged: u32,
+}
+
+/// The measured costs of an allocation.
+#[derive(Clone, Debug)]
+struct Measured {
+    allocation: Vec<Allotment>,
+    sum: f64,
+    intervals: u32,
+}
+
+impl Measured {
+    /// The mean.
+    fn cost(&self) -> f64 {
+        self.sum / f64::from(self.intervals)
+    }
 }
 
 impl Follower {
     /// With the gain that a plan that is applied has to exceed, a part of the present cost.
     pub fn new(threshold: f64) -> Follower {
-        Follower { threshold, measured: VecDeque::new() }
+        Follower {
+            threshold,
+            measured: VecDeque::new(),
+            disappointed: 0,
+            tried: Vec::new(),
+            trying: Vec::new(),
+            tries: TRIES_MAX,
+            intervals: 0,
+            unchanged: 0,
+        }
     }
 
     /// What is to be done with a plan. Call it once for each interval.
     pub fn judge(&mut self, plan: Candidate<'_>) -> Verdict {
         self.remember(plan);
-        let known = self.cost(plan.planned).zip(self.cost(plan.present));
-        let measured = known.map(|(planned, present)| (present - planned) / present.abs().max(f64::MIN_POSITIVE));
+        self.intervals += 1;
+        self.unchanged = if plan.steady == Steady::Changed { 0 } else { self.unchanged.saturating_add(1) };
+        if self.intervals == TRY_INTERVALS {
+            (self.tries, self.intervals) = ((self.tries + 1).min(TRIES_MAX), 0);
+        }
+        if plan.steady != Steady::Yes {
+            return match plan.planned == plan.present {
+                true => Verdict::AsPlanned,
+                false => Verdict::Unsteady(plan.steady),
+            };
+        }
+        let here = self.of(plan.present).expect("it is remembered");
+        if here.intervals < MEASURED_LEAST {
+            return Verdict::Brief;
+        }
+        let now = here.cost();
+        let gain = |cost: f64| (now - cost) / now.abs().max(f64::MIN_POSITIVE);
+        let best = self.measured.iter().min_by(|a, b| a.cost().total_cmp(&b.cost())).expect("one is remembered");
+        if gain(best.cost()) > RETURNS_AT {
+            let (allocation, gain) = (best.allocation.clone(), gain(best.cost()));
+            self.disappointed += u32::from(self.trying != plan.present);
+            return Verdict::Return(allocation, gain);
+        }
+        let measured = self.of(plan.planned).map(|planned| gain(planned.cost()));
+        let is_new = plan.planned != plan.present && measured.is_none();
+        let threshold = self.threshold * f64::from(self.disappointed).exp2();
+        if is_new && plan.gain > threshold {
+            return Verdict::Apply;
+        }
+        if self.tries > 0 && self.unchanged <= TRIED_WITHIN {
+            let is_untried = |&(method, (other, gain)): &(usize, &(Vec<Allotment>, f64))| {
+                !self.tried.contains(&method) && *gain >= -TRIED_LOSS_MAX && self.of(other).is_none()
+            };
+            let untried = plan.others.iter().enumerate().filter(is_untried);
+            if let Some((method, (other, _))) = untried.max_by(|a, b| a.1.1.total_cmp(&b.1.1)) {
+                self.tries -= 1;
+                self.tried.push(method);
+                self.trying.clone_from(other);
+                return Verdict::Try(other.clone());
+            }
+        }
         match measured {
             _ if plan.planned == plan.present => Verdict::AsPlanned,
-            _ if plan.steady != Steady::Yes => Verdict::Unsteady(plan.steady),
-            _ if plan.gain.is_nan() || plan.gain <= self.threshold => Verdict::Small,
-            Some(gain) if gain <= self.threshold => Verdict::Measured(gain),
-            _ => Verdict::Apply,
+            Some(gain) if plan.gain > self.threshold => Verdict::Measured(gain),
+            _ => Verdict::Small,
         }
     }
 
-    /// Forgets what was measured: allotments are in steps of another grid from now on.
+    /// Forgets allocations that the problem does not permit any more.
+    pub fn retain(&mut self, permits: impl Fn(&[Allotment]) -> bool) {
+        self.measured.retain(|of| permits(&of.allocation));
+    }
+
+    /// Forgets what was measured: tenants are others from now on, or allotments are in steps of another grid.
     pub fn forget(&mut self) {
+        self.disappointed = 0;
+        self.tried.clear();
+        self.trying.clear();
         self.measured.clear();
     }
 
     fn remember(&mut self, plan: Candidate<'_>) {
         match plan.steady {
-            Steady::Changed => self.measured.clear(),
+            Steady::Changed => self.forget(),
             Steady::Filling => {}
             Steady::Yes => {
-                let (allocation, sum, count) = match self.measured.iter().position(|of| of.0 == plan.present) {
+                let mut here = match self.measured.iter().position(|of| of.allocation == plan.present) {
                     Some(at) => self.measured.remove(at).expect("it is there"),
-                    None => (plan.present.to_vec(), 0.0, 0),
+                    None => Measured { allocation: plan.present.to_vec(), sum: 0.0, intervals: 0 },
                 };
-                self.measured.push_back((allocation, sum + plan.measured, count + 1));
+                (here.sum, here.intervals) = (here.sum + plan.measured, here.intervals + 1);
+                self.measured.push_back(here);
                 if self.measured.len() > MEASURED_MAX {
                     self.measured.pop_front();
                 }
@@ -219,10 +325,9 @@ impl Follower {
         }
     }
 
-    /// The mean cost of an allocation, if it was measured.
-    fn cost(&self, allocation: &[Allotment]) -> Option<f64> {
-        let found = self.measured.iter().find(|of| of.0 == allocation);
-        found.map(|(_, sum, count)| sum / f64::from(*count))
+    /// What was measured of an allocation.
+    fn of(&self, allocation: &[Allotment]) -> Option<&Measured> {
+        self.measured.iter().find(|of| of.allocation == allocation)
     }
 }
 
@@ -237,33 +342,73 @@ mod tests {
     const THERE: [Allotment; 1] = [Allotment { first: 2, second: 1, share: 1 }];
 
     fn candidate(gain: f64) -> Candidate<'static> {
-        Candidate { present: &HERE, planned: &THERE, steady: Steady::Yes, measured: 100.0, gain }
+        Candidate { present: &HERE, planned: &THERE, others: &[], steady: Steady::Yes, measured: 100.0, gain }
     }
 
     #[test]
     fn a_plan_has_to_differ_to_be_relied_on_and_to_gain() {
         let mut follower = Follower::new(0.02);
-        assert_eq!(follower.judge(Candidate { planned: &HERE, ..candidate(1.0) }), Verdict::AsPlanned);
         for steady in [Steady::Changed, Steady::Filling] {
             assert_eq!(follower.judge(Candidate { steady, ..candidate(1.0) }), Verdict::Unsteady(steady));
         }
+        assert_eq!(follower.judge(candidate(1.0)), Verdict::Brief, "what is left has to be known");
+        assert_eq!(follower.judge(Candidate { planned: &HERE, ..candidate(1.0) }), Verdict::AsPlanned);
         assert_eq!(follower.judge(candidate(0.02)), Verdict::Small);
         assert_eq!(follower.judge(candidate(f64::NAN)), Verdict::Small, "costs that are not finite");
         assert_eq!(follower.judge(candidate(0.03)), Verdict::Apply);
     }
 
+    /// What a follower does in two intervals with the same plan.
+    fn twice(follower: &mut Follower, plan: Candidate<'_>) -> Verdict {
+        assert_eq!(follower.judge(plan), Verdict::Brief);
+        follower.judge(plan)
+    }
+
     #[test]
-    fn what_was_worse_is_not_returned_to() {
-        let mut follower = Follower::new(0.02);
-        assert_eq!(follower.judge(candidate(0.1)), Verdict::Apply);
+    fn what_was_worse_is_not_returned_to_and_what_was_better_is() {
+        let mut follower = Follower::new(0.05);
+        assert_eq!(twice(&mut follower, candidate(0.1)), Verdict::Apply);
         let back = Candidate { present: &THERE, planned: &HERE, measured: 90.0, ..candidate(0.1) };
         let filling = Candidate { steady: Steady::Filling, measured: 500.0, ..back };
         assert_eq!(follower.judge(filling), Verdict::Unsteady(Steady::Filling));
-        let Verdict::Measured(gain) = follower.judge(back) else { panic!("{follower:?}") };
+        let Verdict::Measured(gain) = twice(&mut follower, back) else { panic!("{follower:?}") };
         assert!((gain + 0.111).abs() < 0.001, "{gain}");
-        assert_eq!(follower.judge(Candidate { measured: 150.0, ..back }), Verdict::Apply, "120 on average");
+        let worse = |measured| Candidate { planned: &THERE, measured, ..back };
+        assert_eq!(follower.judge(worse(126.0)), Verdict::AsPlanned, "102 on average");
+        let Verdict::Return(to, gain) = follower.judge(worse(134.0)) else { panic!("{follower:?}") };
+        assert_eq!(to, HERE, "whatever the model says");
+        assert!((gain - 0.09).abs() < 0.01, "110 on average: {gain}");
+        let next = [Allotment { first: 3, second: 1, share: 1 }];
+        let plan = |gain| Candidate { planned: &next, ..candidate(gain) };
+        assert_eq!(follower.judge(plan(0.1)), Verdict::Small, "the model was wrong: it has to promise twice as much");
+        assert_eq!(follower.judge(plan(0.11)), Verdict::Apply);
         follower.judge(Candidate { steady: Steady::Changed, ..back });
-        assert_eq!(follower.judge(back), Verdict::Apply, "with other curves that is forgotten");
+        assert_eq!(twice(&mut follower, back), Verdict::Apply, "with other curves that is forgotten");
+    }
+
+    #[test]
+    fn divisions_of_other_methods_are_tried_once_unless_they_are_much_worse() {
+        let other = |share| vec![Allotment { first: 3, second: 3, share }];
+        let others = [(other(1), -0.2), (other(2), -0.1), (other(3), -0.3)];
+        let plan = Candidate { planned: &HERE, others: &others, ..candidate(0.0) };
+        let mut follower = Follower::new(0.05);
+        assert_eq!(twice(&mut follower, plan), Verdict::Try(other(2)), "the best of them first");
+        let there = |follower: &mut Follower, present: &[Allotment], measured| {
+            twice(follower, Candidate { present, measured, ..plan })
+        };
+        assert_eq!(there(&mut follower, &other(2), 80.0), Verdict::Try(other(1)));
+        let Verdict::Return(to, gain) = there(&mut follower, &other(1), 160.0) else { panic!("{follower:?}") };
+        assert_eq!((to, gain), (other(2), 0.5));
+        let rest = Candidate { present: &other(2), measured: 80.0, ..plan };
+        assert_eq!([(); 3].map(|()| follower.judge(rest)), [(); 3].map(|()| Verdict::Small), "it is the best of all");
+        // Loads change again and again.
+        let changed = Candidate { steady: Steady::Changed, ..plan };
+        let mut tries = 0;
+        for _ in 0..100 {
+            follower.judge(changed);
+            tries += u32::from(matches!(twice(&mut follower, plan), Verdict::Try(_)));
+        }
+        assert_eq!(tries, TRIES_MAX - 2 + 300 / TRY_INTERVALS);
     }
 
     /// 100 blocks that are all read equally often: a cache of half of them is exchanged for another one.

@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use engine::allocate::{Candidate, Follower, Steady, Verdict};
+use engine::allocate::{Steady, Verdict};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,7 +14,7 @@ use super::Failure;
 use super::apply::{TenantChange, apply};
 use super::gather::{Servers, token};
 use super::goals::Goals;
-use super::plan::{Judged, Memory, PlanView, Planned, plan};
+use super::plan::{Memory, PlanView, Planned, plan};
 use super::print;
 use crate::cli::arguments::AllocateWhat;
 use crate::store::profile::date;
@@ -32,7 +32,8 @@ pub(super) struct How {
 enum Step {
     /// Nothing, for this reason.
     Kept(Box<PlanView>, String),
-    Changed(Box<PlanView>, Vec<TenantChange>),
+    /// These, for this reason.
+    Changed(Box<PlanView>, Vec<TenantChange>, String),
     Failed(Failure),
 }
 
@@ -43,12 +44,11 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let token = token(what)?;
     let mut before = Some(servers.look().await?);
     servers.check(before.as_deref().unwrap_or_default())?;
-    let mut memory = Memory::of_plans(how.every);
+    let mut memory = Memory::of_plans(how.every, how.threshold);
     let broken = |error: std::io::Error| Failure::refused(error.to_string(), None);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let mut plans = 0;
-    let mut follower = Follower::new(how.threshold);
     while how.count.is_none_or(|count| plans < count) {
         tokio::select! {
             () = tokio::time::sleep(how.every) => {}
@@ -71,7 +71,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
         plans += 1;
         let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
             Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
-                Ok(planned) => act(planned, (&mut follower, how.threshold), &mut memory, token.as_deref()).await,
+                Ok(planned) => act(planned, how.threshold, &mut memory, token.as_deref()).await,
                 Err(failure) => Step::Failed(failure),
             },
             Err(failure) => Step::Failed(failure),
@@ -88,38 +88,42 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     Ok(())
 }
 
-/// Applies a plan if it is worth it.
-async fn act(
-    planned: Planned,
-    (follower, threshold): (&mut Follower, f64),
-    memory: &mut Memory,
-    token: Option<&str>,
-) -> Step {
+/// Applies a plan if it is worth it, or what was decided in its place.
+async fn act(planned: Planned, threshold: f64, memory: &mut Memory, token: Option<&str>) -> Step {
     let Planned { view, changes, judged, .. } = planned;
-    let view = Box::new(view);
+    let (view, Some(judged)) = (Box::new(view), judged) else { unreachable!("`run` judges each plan") };
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
-    let Judged { present, planned, steady, measured, gain, .. } = &judged;
-    let candidate = Candidate { present, planned, steady: *steady, measured: *measured, gain: *gain };
-    let why = match follower.judge(candidate) {
-        Verdict::Apply if changes.is_empty() => Some("the allocation is as planned".into()),
-        Verdict::Apply => None,
-        Verdict::AsPlanned => Some("the allocation is as planned".into()),
-        Verdict::Unsteady(Steady::Filling) => Some("caches are still being filled after the last change".into()),
-        Verdict::Unsteady(_) => Some("a curve has changed since the last plan, or there was none".into()),
-        Verdict::Small => {
-            Some(format!("a gain of {} is predicted, the threshold is {}", percent(*gain), percent(threshold)))
+    let why = match &judged.verdict {
+        Verdict::Apply => String::from("as planned"),
+        Verdict::Return(_, gain) => {
+            format!("back to an earlier allocation, which was measured: {} better", percent(*gain))
         }
-        Verdict::Measured(gain) => {
-            Some(format!("the planned allocation was measured, with a gain of {}", percent(gain)))
+        Verdict::Try(_) => "another method's division is tried, since the plan gains nothing".into(),
+        kept => {
+            let why = match kept {
+                Verdict::Unsteady(Steady::Filling) => "caches are still being filled after the last change".into(),
+                Verdict::Unsteady(_) => "a curve has changed since the last plan, or there was none".into(),
+                Verdict::Brief => "the present allocation is measured for two intervals before it is left".into(),
+                Verdict::Small => format!(
+                    "a gain of {} is predicted, the threshold is {}, and doubles with each plan that was worse",
+                    percent(judged.gain),
+                    percent(threshold)
+                ),
+                Verdict::Measured(gain) => {
+                    format!("the planned allocation was measured, with a gain of {}", percent(*gain))
+                }
+                _ => "the allocation is as planned".into(),
+            };
+            return Step::Kept(view, why);
         }
     };
-    if let Some(why) = why {
-        return Step::Kept(view, why);
+    if changes.is_empty() {
+        return Step::Kept(view, "the allocation is as planned".into());
     }
     match apply(&changes, token).await {
         Ok(changed) => {
             memory.applied(&judged);
-            Step::Changed(view, changed)
+            Step::Changed(view, changed, why)
         }
         Err(failure) => Step::Failed(failure),
     }
@@ -131,15 +135,15 @@ fn tell(what: &AllocateWhat, step: &Step) -> std::io::Result<()> {
     let at = date(now);
     let line = match (step, what.json) {
         (Step::Kept(plan, why), true) => json!({ "at": at, "did": "kept", "reason": why, "plan": plan }).to_string(),
-        (Step::Changed(plan, changed), true) => {
-            json!({ "at": at, "did": "changed", "changed": changed, "plan": plan }).to_string()
+        (Step::Changed(plan, changed, why), true) => {
+            json!({ "at": at, "did": "changed", "reason": why, "changed": changed, "plan": plan }).to_string()
         }
         (Step::Failed(failure), true) => {
             json!({ "at": at, "did": "failed", "error": failure.error, "hint": failure.hint }).to_string()
         }
         (Step::Kept(plan, why), false) => format!("{at}  kept     {}; {why}", print::total(plan)),
-        (Step::Changed(plan, changed), false) => {
-            format!("{at}  changed  {}; {}", print::total(plan), print::changes(changed).join("; "))
+        (Step::Changed(plan, changed, why), false) => {
+            format!("{at}  changed  {}; {why}: {}", print::total(plan), print::changes(changed).join("; "))
         }
         (Step::Failed(failure), false) => format!("{at}  failed   {}; it is tried again", failure.error),
     };

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use engine::allocate::{
-    Allotment, Baseline, Effort, Evidence, Goal, Lived, Moving, Prediction, Refined, Refinement, Steady, Surface,
-    Tiers, Watched, best,
+    Allotment, Baseline, Candidate, Effort, Evidence, Follower, Goal, Lived, Moving, Prediction, Refined, Refinement,
+    Steady, Surface, Tiers, Verdict, Watched, best,
 };
 use engine::units::BLOCK;
 use serde::Serialize;
@@ -100,20 +100,21 @@ pub(super) struct Planned {
     /// The requests that make it so.
     pub(super) changes: Vec<Change>,
     pub(super) surfaces: Vec<Drawn>,
-    /// For `run`: what is to be judged, and what is remembered of a plan that is applied.
-    pub(super) judged: Judged,
+    /// For `run`.
+    pub(super) judged: Option<Judged>,
 }
 
-/// A plan as [`engine::allocate::Candidate`] has it.
+/// What is to be done with a plan. If that is another allocation, it takes the place of the planned one.
 pub(super) struct Judged {
-    pub(super) present: Vec<Allotment>,
-    pub(super) planned: Vec<Allotment>,
-    pub(super) steady: Steady,
-    pub(super) measured: f64,
+    pub(super) verdict: Verdict,
+    /// The predicted gain of the plan.
     pub(super) gain: f64,
     /// By tenant: its key in [`Memory`], and the reads that miss until its caches are full.
-    refills: Vec<((String, String), f64)>,
+    refills: Vec<(Key, f64)>,
 }
+
+/// A tenant: its disk, and its name.
+type Key = (String, String);
 
 /// A tenant's latency as a function of what it has.
 pub(super) struct Drawn {
@@ -130,16 +131,26 @@ pub(super) struct Drawn {
 /// What is remembered from plan to plan.
 #[derive(Default)]
 pub(super) struct Memory {
-    known: BTreeMap<(String, String), Watched>,
+    known: BTreeMap<Key, Watched>,
     grid: Option<engine::allocate::Grid>,
-    /// The interval between plans, if moves are to be repaid (`run`).
-    every: Option<std::time::Duration>,
+    /// Of `run`.
+    following: Option<Following>,
+}
+
+/// Plans that follow each other.
+struct Following {
+    /// The interval between them, in which moves are to be repaid.
+    every: std::time::Duration,
+    follower: Follower,
+    /// The tenants of the last plan, in order.
+    keys: Vec<Key>,
 }
 
 impl Memory {
-    /// Of plans that follow each other at this interval.
-    pub(super) fn of_plans(every: std::time::Duration) -> Memory {
-        Memory { every: Some(every), ..Memory::default() }
+    /// Of plans that follow each other at this interval, and are applied if they gain more than the threshold.
+    pub(super) fn of_plans(every: std::time::Duration, threshold: f64) -> Memory {
+        let following = Following { every, follower: Follower::new(threshold), keys: Vec::new() };
+        Memory { following: Some(following), ..Memory::default() }
     }
 
     /// A plan was applied: caches have to be filled.
@@ -185,6 +196,9 @@ struct Solving<'a> {
     seed: u64,
     every: Option<std::time::Duration>,
 }
+
+/// The tenants' allotments by a method.
+type Division = (Baseline, Vec<Allotment>);
 
 impl Solving<'_> {
     /// Latency in steps; a tenant also has the time that others leave unused.
@@ -237,45 +251,59 @@ impl Solving<'_> {
         }
     }
 
-    /// What decides whether a plan is applied: its gain is net of moves.
-    fn judged(&self, planned: Vec<Allotment>, steady: Steady, keys: Vec<(String, String)>) -> Judged {
-        let Posed { model, subjects, .. } = self.posed;
+    /// What is to be done with a plan, and what its tenants get by that. Its gain is net of moves.
+    fn judge(
+        &self,
+        following: &mut Following,
+        (planned, divisions): (Vec<Allotment>, &[Division]),
+        (steady, keys): (Steady, Vec<Key>),
+    ) -> (Vec<Allotment>, Judged) {
+        let Posed { problem, model, subjects, .. } = self.posed;
         let (present, surface) = (self.posed.present(), self.surface());
         let total = |surface: &dyn Fn(usize, Allotment) -> f64, of: &[Allotment]| {
             let latencies: Vec<f64> = of.iter().enumerate().map(|(tenant, at)| surface(tenant, *at)).collect();
             cost(&self.goal, &latencies)
         };
-        let every_ns = self.every.map_or(f64::INFINITY, |every| every.as_nanos() as f64);
         let latency_ns = |tenant: usize, at: Allotment| surface.latency_ns(tenant, at);
-        let moving = Moving::new(latency_ns, model, &present, every_ns);
+        let moving = Moving::new(latency_ns, model, &present, following.every.as_nanos() as f64);
         let now = total(&latency_ns, &present);
-        let then = total(&|tenant, at| moving.latency_ns(tenant, at), &planned);
+        let gain = |then: f64| if now == then { 0.0 } else { (now - then) / now.abs().max(f64::MIN_POSITIVE) };
+        let planned_gain = gain(total(&|tenant, at| moving.latency_ns(tenant, at), &planned));
         let measured = subjects.iter().map(|of| self.observed.latency_ns(*of).unwrap_or(0.0));
-        let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], planned[tenant]));
-        Judged {
-            steady,
-            measured: cost(&self.goal, &measured.collect::<Vec<f64>>()),
-            gain: if now == then { 0.0 } else { (now - then) / now.abs().max(f64::MIN_POSITIVE) },
-            refills: keys.into_iter().enumerate().map(refill).collect(),
-            present: present.clone(),
-            planned,
+        let measured = cost(&self.goal, &measured.collect::<Vec<f64>>());
+        let other = |(_, of): &Division| (of.clone(), gain(total(&latency_ns, of)));
+        let others: Vec<(Vec<Allotment>, f64)> =
+            divisions.iter().filter(|(method, _)| *method != Baseline::Equal).map(other).collect();
+        if following.keys != keys {
+            following.follower.forget();
+            following.keys.clone_from(&keys);
         }
+        following.follower.retain(|allocation| problem.permits(allocation).is_ok());
+        let candidate =
+            Candidate { present: &present, planned: &planned, others: &others, steady, measured, gain: planned_gain };
+        let verdict = following.follower.judge(candidate);
+        let at = match &verdict {
+            Verdict::Return(to, _) | Verdict::Try(to) => to.clone(),
+            _ => planned,
+        };
+        let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], at[tenant]));
+        let refills = keys.into_iter().enumerate().map(refill).collect();
+        (at, Judged { verdict, gain: planned_gain, refills })
     }
 
-    fn baseline(&self, method: Baseline) -> Result<BaselineView, Failure> {
-        let at = self.solve(Some(method))?;
-        let all = self.posed.has(self.observed, &at);
-        let latencies = self.latencies_ns(&all, &at);
+    fn baseline(&self, (method, at): &Division) -> BaselineView {
+        let all = self.posed.has(self.observed, at);
+        let latencies = self.latencies_ns(&all, at);
         let tenant = |tenant: usize| BaselineTenantView {
             name: name(self.observed, self.posed.subjects[tenant]),
             allotted: self.allotted(tenant, all[tenant], latencies[tenant]),
         };
-        Ok(BaselineView {
+        BaselineView {
             method: method.name(),
             total_seconds: latencies.iter().sum::<f64>() / 1e9,
             cost: cost(&self.goal, &latencies),
             tenants: (0..all.len()).map(tenant).collect(),
-        })
+        }
     }
 }
 
@@ -312,12 +340,22 @@ pub(super) fn plan(
     let names: Vec<String> = posed.subjects.iter().map(|subject| name(observed, *subject)).collect();
     let goal = goals.of(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let (refinements, steady, keys) = learn(observed, &posed, memory);
-    let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed, every: memory.every };
-    let at = solving.solve(what.method.baseline())?;
+    let every = memory.following.as_ref().map(|following| following.every);
+    let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed, every };
+    let division = |method| Ok((method, solving.solve(Some(method))?));
+    let divisions: Vec<Division> = SHOWN.into_iter().map(division).collect::<Result<_, Failure>>()?;
+    let mut at = solving.solve(what.method.baseline())?;
+    let mut judged = None;
+    if let Some(following) = &mut memory.following {
+        // With a method that was chosen no other one is tried.
+        let others = if what.method.baseline().is_none() { &divisions[..] } else { &[] };
+        let (to, what) = solving.judge(following, (at, others), (steady, keys));
+        (at, judged) = (to, Some(what));
+    }
     let (present, all) = (posed.present(), posed.has(observed, &at));
     let now_ns = solving.latencies_ns(&posed.now, &present);
     let planned_ns = solving.latencies_ns(&all, &at);
-    let baselines = SHOWN.into_iter().map(|method| solving.baseline(method)).collect::<Result<_, _>>()?;
+    let baselines = divisions.iter().map(|division| solving.baseline(division)).collect();
     let tenant = |tenant: usize| {
         let Subject { server, gateway } = posed.subjects[tenant];
         let place = |server: usize| observed.servers[server].place.to_string();
@@ -370,14 +408,15 @@ pub(super) fn plan(
         planned: all[tenant],
     };
     let (surfaces, changes) = ((0..names.len()).map(drawn).collect(), changes(observed, &posed.subjects, &all));
-    Ok(Planned { changes, view, surfaces, judged: solving.judged(at, steady, keys) })
+    Ok(Planned { changes, view, surfaces, judged })
 }
 
 /// Corrections of the model by what was measured, whether all of it is to be relied on, and the keys of the tenants.
-fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, Steady, Vec<(String, String)>) {
+fn learn(observed: &Observed, posed: &Posed, memory: &mut Memory) -> (Vec<Refinement>, Steady, Vec<Key>) {
     if memory.grid.replace(posed.problem.grid) != Some(posed.problem.grid) {
         // Allotments are in steps of the grid.
         memory.known.values_mut().for_each(Watched::forget);
+        memory.following.iter_mut().for_each(|following| following.follower.forget());
     }
     let (mut refinements, mut steady, mut keys) = (Vec::new(), Steady::Yes, Vec::new());
     for (tenant, (subject, at)) in posed.subjects.iter().zip(posed.present()).enumerate() {
