@@ -10,12 +10,12 @@
 //! those reads ([`Moving`]), over the time in which it is to be worth it. Until they have been made, latencies are not
 //! those of the allotment: nothing is learnt from them, and no other plan is applied ([`Watched`]).
 //!
-//! **What was measured counts** ([`Follower`]), while the curves are the same. Each allocation is kept until it has been
-//! measured. One that was left is not returned to because the model likes it again, but only if it was better when it
-//! was measured; and then always. When the model has no better plan, the divisions of other methods are tried, one after
-//! the other, if the model does not find them much worse: it errs by more than they differ. So the allocation in the end
-//! is the best of those that were measured. Downside: while one is tried, latencies can be higher, for the minutes until
-//! its caches are full and it is measured.
+//! **What was measured counts** ([`Follower`]), while the curves are the same. Each allocation is kept until it has
+//! been measured. One that was left is not returned to because the model likes it again, but only if it was better when
+//! it was measured; and then always. When the model has no better plan, the divisions of other methods are tried, one
+//! after the other, if the model does not find them much worse: it errs by more than they differ. So the allocation in
+//! the end is the best of those that were measured. Downside: while one is tried, latencies can be higher, for the
+//! minutes until its caches are full and it is measured.
 
 use std::collections::VecDeque;
 
@@ -201,8 +201,8 @@ pub struct Follower {
     threshold: f64,
     /// Allocations since the curves last changed; the latest last.
     measured: VecDeque<Measured>,
-    /// Since then, plans that turned out to be worse than an earlier allocation. Each doubles the threshold: otherwise a
-    /// model that errs would make new plans for ever.
+    /// Since then, plans that turned out to be worse than an earlier allocation. Each doubles the threshold: otherwise
+    /// a model that errs would make new plans for ever.
     disappointed: u32,
     /// Since then, the other methods whose divisions were tried, and the last of these.
     tried: Vec<usize>,

@@ -14,7 +14,7 @@ use super::apply::{Change, changes};
 use super::gather::Observed;
 use super::goals::Goals;
 use super::problem::{Has, Posed, is_handed, memory, pose};
-use super::tenants::Subject;
+use super::tenants::{Kept, Subject};
 use crate::cli::arguments::{AllocateWhat, GoalName, Method};
 use crate::quantity::duration;
 
@@ -257,7 +257,7 @@ impl Solving<'_> {
         following: &mut Following,
         (planned, divisions): (Vec<Allotment>, &[Division]),
         (steady, keys): (Steady, Vec<Key>),
-    ) -> (Vec<Allotment>, Judged) {
+    ) -> (Vec<Allotment>, Option<Judged>) {
         let Posed { problem, model, subjects, .. } = self.posed;
         let (present, surface) = (self.posed.present(), self.surface());
         let total = |surface: &dyn Fn(usize, Allotment) -> f64, of: &[Allotment]| {
@@ -288,7 +288,7 @@ impl Solving<'_> {
         };
         let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], at[tenant]));
         let refills = keys.into_iter().enumerate().map(refill).collect();
-        (at, Judged { verdict, gain: planned_gain, refills })
+        (at, Some(Judged { verdict, gain: planned_gain, refills }))
     }
 
     fn baseline(&self, (method, at): &Division) -> BaselineView {
@@ -344,14 +344,13 @@ pub(super) fn plan(
     let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed, every };
     let division = |method| Ok((method, solving.solve(Some(method))?));
     let divisions: Vec<Division> = SHOWN.into_iter().map(division).collect::<Result<_, Failure>>()?;
-    let mut at = solving.solve(what.method.baseline())?;
-    let mut judged = None;
-    if let Some(following) = &mut memory.following {
-        // With a method that was chosen no other one is tried.
-        let others = if what.method.baseline().is_none() { &divisions[..] } else { &[] };
-        let (to, what) = solving.judge(following, (at, others), (steady, keys));
-        (at, judged) = (to, Some(what));
-    }
+    let planned = solving.solve(what.method.baseline())?;
+    // With a method that was chosen no other one is tried.
+    let others = if what.method.baseline().is_none() { &divisions[..] } else { &[] };
+    let (at, judged) = match &mut memory.following {
+        Some(following) => solving.judge(following, (planned, others), (steady, keys)),
+        None => (planned, None),
+    };
     let (present, all) = (posed.present(), posed.has(observed, &at));
     let now_ns = solving.latencies_ns(&posed.now, &present);
     let planned_ns = solving.latencies_ns(&all, &at);
@@ -378,23 +377,13 @@ pub(super) fn plan(
     };
     let tenants: Vec<TenantPlanView> = (0..names.len()).map(tenant).collect();
     let window_seconds = |of: &Subject| observed.loads(of.server).window.elapsed_ns / 1e9;
-    let unplanned = posed.kept.iter().map(|kept| UnplannedView {
-        name: observed.tenant(kept.at).tenant.clone(),
-        server: observed.servers[kept.at.server].place.to_string(),
-        reason: kept.reason.clone(),
-    });
     let view = PlanView {
         goal: what.goal.name(),
         method: what.method.name(),
         window_seconds: posed.subjects.iter().map(window_seconds).fold(0.0, f64::max),
-        total: TotalView {
-            now_seconds: now_ns.iter().sum::<f64>() / 1e9,
-            planned_seconds: planned_ns.iter().sum::<f64>() / 1e9,
-            now_cost: cost(&solving.goal, &now_ns),
-            planned_cost: cost(&solving.goal, &planned_ns),
-        },
+        total: TotalView::of(&solving.goal, &now_ns, &planned_ns),
         baselines,
-        unplanned: unplanned.collect(),
+        unplanned: unplanned(observed, &posed),
         tenants,
     };
     let drawn = |tenant: usize| Drawn {
@@ -409,6 +398,28 @@ pub(super) fn plan(
     };
     let (surfaces, changes) = ((0..names.len()).map(drawn).collect(), changes(observed, &posed.subjects, &all));
     Ok(Planned { changes, view, surfaces, judged })
+}
+
+impl TotalView {
+    fn of(goal: &Goal, now_ns: &[f64], planned_ns: &[f64]) -> TotalView {
+        let seconds = |of: &[f64]| of.iter().sum::<f64>() / 1e9;
+        TotalView {
+            now_seconds: seconds(now_ns),
+            planned_seconds: seconds(planned_ns),
+            now_cost: cost(goal, now_ns),
+            planned_cost: cost(goal, planned_ns),
+        }
+    }
+}
+
+/// The tenants that keep what they have.
+fn unplanned(observed: &Observed, posed: &Posed) -> Vec<UnplannedView> {
+    let view = |kept: &Kept| UnplannedView {
+        name: observed.tenant(kept.at).tenant.clone(),
+        server: observed.servers[kept.at.server].place.to_string(),
+        reason: kept.reason.clone(),
+    };
+    posed.kept.iter().map(view).collect()
 }
 
 /// Corrections of the model by what was measured, whether all of it is to be relied on, and the keys of the tenants.

@@ -545,7 +545,7 @@ fn a_stream_has_two_requests_in_the_device_once_the_drive_has_begun_with_the_fir
     assert!(policy.poll_timeout().is_some(), "if they do not come back");
     policy.done(COST, TenantId(0), &entry(0), 0);
     assert_eq!([(); 2].map(|()| next(&mut policy, COST)), [Some(2), None], "the next when one is back");
-    [1, 2].map(|io| policy.done(2 * COST, TenantId(0), &entry(io), COST));
+    (1..3).for_each(|io| policy.done(2 * COST, TenantId(0), &entry(io), COST));
     policy.arrived(2 * COST, TenantId(0), entry(4), false);
     assert_eq!([(); 2].map(|()| next(&mut policy, 2 * COST)), [Some(3), None], "the drive was idle");
     policy.done(2 * COST + 1, TenantId(0), &entry(3), 2 * COST);
