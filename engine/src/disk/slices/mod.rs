@@ -640,6 +640,7 @@ impl Slices {
         let ends = || (current.is_held_up || lane.queue.is_empty() && others).then_some(current.ends);
         let is_hung = lanes.is_full() && lane.in_service() == 0;
         let enough_at = current.enough_at(books).filter(|_| others && !is_hung);
-        current.held_until.or_else(ends).into_iter().chain(enough_at).chain(current.alone_until).min()
+        let alone_until = current.alone_until.filter(|_| !lane.queue.is_empty());
+        current.held_until.or_else(ends).into_iter().chain(enough_at).chain(alone_until).min()
     }
 }

@@ -63,7 +63,7 @@ impl Minute {
     }
 
     fn is_applied(&self) -> bool {
-        matches!(self.verdict, Verdict::Apply | Verdict::Return(..) | Verdict::Try(_))
+        matches!(self.verdict, Verdict::Apply | Verdict::Return(..) | Verdict::Try(..))
     }
 }
 
@@ -109,14 +109,15 @@ impl Planner<'_> {
         let others: Vec<(Vec<Allotment>, f64)> = BASELINES.iter().map(other).collect::<Result<_, String>>()?;
         let planned = &found.allocation;
         let plan = Candidate { present: &before, planned, others: &others, steady, measured: total_ns, gain };
-        let verdict = self.follower.judge(plan);
+        let verdict = self.follower.judge(plan, |allocation| self.problem.permits(allocation).is_ok());
         let applied = match &verdict {
             Verdict::Apply => Some(planned),
-            Verdict::Return(to, _) | Verdict::Try(to) => Some(to),
+            Verdict::Return(to, _) | Verdict::Try(to, _) => Some(to),
             _ => None,
         };
         if let Some(applied) = applied {
             self.apply(running, &before, applied)?;
+            self.follower.applied(&verdict);
             for (tenant, watched) in self.watched.iter_mut().enumerate() {
                 watched.moved(model.refill_reads(tenant, before[tenant], applied[tenant]));
             }

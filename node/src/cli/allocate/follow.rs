@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use engine::allocate::{Steady, Verdict};
+use engine::allocate::{Follower, Steady, Verdict};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,7 +16,7 @@ use super::gather::{Servers, token};
 use super::goals::Goals;
 use super::plan::{Memory, PlanView, Planned, plan};
 use super::print;
-use crate::cli::arguments::AllocateWhat;
+use crate::cli::arguments::{AllocateWhat, GoalName, Method};
 use crate::store::profile::date;
 
 /// How the allocation is kept up to date.
@@ -44,7 +44,11 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
     let token = token(what)?;
     let mut before = Some(servers.look().await?);
     servers.check(before.as_deref().unwrap_or_default())?;
-    let mut memory = Memory::of_plans(how.every, how.threshold);
+    let follower = Follower::new(how.threshold);
+    // Another method is followed whatever comes of it, and a part of a cost that is no sum of latencies says nothing.
+    let returns = what.method == Method::Ours && what.goal == GoalName::Latency;
+    let follower = if returns { follower } else { follower.without_returns() };
+    let mut memory = Memory::of_plans(how.every, follower);
     let broken = |error: std::io::Error| Failure::refused(error.to_string(), None);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
@@ -71,7 +75,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
         plans += 1;
         let step = match servers.check(&now).and_then(|()| servers.observe(earlier, now)) {
             Ok(observed) => match plan(what, &goals, &observed, &mut memory) {
-                Ok(planned) => act(planned, how.threshold, &mut memory, token.as_deref()).await,
+                Ok(planned) => act(planned, &mut memory, token.as_deref()).await,
                 Err(failure) => Step::Failed(failure),
             },
             Err(failure) => Step::Failed(failure),
@@ -89,7 +93,7 @@ pub(super) async fn follow(what: &AllocateWhat, how: How) -> Result<(), Failure>
 }
 
 /// Applies a plan if it is worth it, or what was decided in its place.
-async fn act(planned: Planned, threshold: f64, memory: &mut Memory, token: Option<&str>) -> Step {
+async fn act(planned: Planned, memory: &mut Memory, token: Option<&str>) -> Step {
     let Planned { view, changes, judged, .. } = planned;
     let (view, Some(judged)) = (Box::new(view), judged) else { unreachable!("`run` judges each plan") };
     let percent = |part: f64| format!("{:.1}%", part * 100.0);
@@ -98,17 +102,16 @@ async fn act(planned: Planned, threshold: f64, memory: &mut Memory, token: Optio
         Verdict::Return(_, gain) => {
             format!("back to an earlier allocation, which was measured: {} better", percent(*gain))
         }
-        Verdict::Try(_) => "another method's division is tried, since the plan gains nothing".into(),
+        Verdict::Try(..) => "another method's division is tried, since the plan gains nothing".into(),
         kept => {
             let why = match kept {
                 Verdict::Unsteady(Steady::Filling) => "caches are still being filled after the last change".into(),
                 Verdict::Unsteady(_) => "a curve has changed since the last plan, or there was none".into(),
                 Verdict::Brief => "the present allocation is measured for two intervals before it is left".into(),
-                Verdict::Small => format!(
-                    "a gain of {} is predicted, the threshold is {}, and doubles with each plan that was worse",
-                    percent(judged.gain),
-                    percent(threshold)
-                ),
+                Verdict::Small(threshold) => {
+                    let (gain, threshold) = (percent(judged.gain), percent(*threshold));
+                    format!("a gain of {gain} is predicted, the threshold is {threshold}")
+                }
                 Verdict::Measured(gain) => {
                     format!("the planned allocation was measured, with a gain of {}", percent(*gain))
                 }
@@ -118,6 +121,7 @@ async fn act(planned: Planned, threshold: f64, memory: &mut Memory, token: Optio
         }
     };
     if changes.is_empty() {
+        memory.follower().is_the_same(&judged.verdict);
         return Step::Kept(view, "the allocation is as planned".into());
     }
     match apply(&changes, token).await {
@@ -125,7 +129,11 @@ async fn act(planned: Planned, threshold: f64, memory: &mut Memory, token: Optio
             memory.applied(&judged);
             Step::Changed(view, changed, why)
         }
-        Err(failure) => Step::Failed(failure),
+        Err(failure) => {
+            // Some of it may have been done and set back: then caches are cold.
+            memory.follower().forget();
+            Step::Failed(failure)
+        }
     }
 }
 

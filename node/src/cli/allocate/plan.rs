@@ -147,19 +147,24 @@ struct Following {
 }
 
 impl Memory {
-    /// Of plans that follow each other at this interval, and are applied if they gain more than the threshold.
-    pub(super) fn of_plans(every: std::time::Duration, threshold: f64) -> Memory {
-        let following = Following { every, follower: Follower::new(threshold), keys: Vec::new() };
-        Memory { following: Some(following), ..Memory::default() }
+    /// Of plans that follow each other at this interval.
+    pub(super) fn of_plans(every: std::time::Duration, follower: Follower) -> Memory {
+        Memory { following: Some(Following { every, follower, keys: Vec::new() }), ..Memory::default() }
     }
 
-    /// A plan was applied: caches have to be filled.
+    /// What was decided was done: caches have to be filled.
     pub(super) fn applied(&mut self, judged: &Judged) {
         for (key, reads) in &judged.refills {
             if let Some(known) = self.known.get_mut(key) {
                 known.moved(*reads);
             }
         }
+        self.follower().applied(&judged.verdict);
+    }
+
+    /// What decides.
+    pub(super) fn follower(&mut self) -> &mut Follower {
+        &mut self.following.as_mut().expect("plans that follow each other").follower
     }
 }
 
@@ -278,12 +283,11 @@ impl Solving<'_> {
             following.follower.forget();
             following.keys.clone_from(&keys);
         }
-        following.follower.retain(|allocation| problem.permits(allocation).is_ok());
         let candidate =
             Candidate { present: &present, planned: &planned, others: &others, steady, measured, gain: planned_gain };
-        let verdict = following.follower.judge(candidate);
+        let verdict = following.follower.judge(candidate, |allocation| problem.permits(allocation).is_ok());
         let at = match &verdict {
-            Verdict::Return(to, _) | Verdict::Try(to) => to.clone(),
+            Verdict::Return(to, _) | Verdict::Try(to, _) => to.clone(),
             _ => planned,
         };
         let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], at[tenant]));
