@@ -328,8 +328,8 @@ impl Follower {
         }
     }
 
-    /// Forgets what was measured: tenants are others from now on, or have other latencies, or allotments are in steps of
-    /// another grid.
+    /// Forgets what was measured: tenants are others from now on, or have other latencies, or allotments are in steps
+    /// of another grid.
     pub fn forget(&mut self) {
         (self.disappointed, self.unchanged) = (0, 0);
         self.tried.clear();
@@ -482,7 +482,7 @@ mod tests {
         let mut tries = 0;
         for _ in 0..100 {
             follower.judge(changed, |_| true);
-            (follower.judge(plan, |_| true), follower.judge(plan, |_| true));
+            let _ = [(); 2].map(|()| follower.judge(plan, |_| true));
             let verdict = follower.judge(plan, |_| true);
             tries += u32::from(matches!(verdict, Verdict::Try(..)));
             follower.applied(&verdict);
