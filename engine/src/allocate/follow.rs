@@ -183,6 +183,17 @@ pub enum Verdict {
     Try(Vec<Allotment>, usize),
 }
 
+impl Verdict {
+    /// The allocation that is to be applied, if one is; `planned` is that of the plan.
+    pub fn applies<'a>(&'a self, planned: &'a [Allotment]) -> Option<&'a [Allotment]> {
+        match self {
+            Verdict::Apply => Some(planned),
+            Verdict::Return(to, _) | Verdict::Try(to, _) => Some(to),
+            _ => None,
+        }
+    }
+}
+
 /// A plan to be judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {

@@ -63,7 +63,7 @@ impl Minute {
     }
 
     fn is_applied(&self) -> bool {
-        matches!(self.verdict, Verdict::Apply | Verdict::Return(..) | Verdict::Try(..))
+        self.verdict.applies(&[]).is_some()
     }
 }
 
@@ -110,18 +110,13 @@ impl Planner<'_> {
         let planned = &found.allocation;
         let plan = Candidate { present: &before, planned, others: &others, steady, measured: total_ns, gain };
         let verdict = self.follower.judge(plan, |allocation| self.problem.permits(allocation).is_ok());
-        let applied = match &verdict {
-            Verdict::Apply => Some(planned),
-            Verdict::Return(to, _) | Verdict::Try(to, _) => Some(to),
-            _ => None,
-        };
-        if let Some(applied) = applied {
+        if let Some(applied) = verdict.applies(planned) {
             self.apply(running, &before, applied)?;
             self.follower.applied(&verdict);
             for (tenant, watched) in self.watched.iter_mut().enumerate() {
                 watched.moved(model.refill_reads(tenant, before[tenant], applied[tenant]));
             }
-            *present = applied.clone();
+            *present = applied.to_vec();
         }
         Ok(Minute { total_ns, tenants_ns, present: before, steady, verdict, predicted_ns })
     }

@@ -286,10 +286,7 @@ impl Solving<'_> {
         let candidate =
             Candidate { present: &present, planned: &planned, others: &others, steady, measured, gain: planned_gain };
         let verdict = following.follower.judge(candidate, |allocation| problem.permits(allocation).is_ok());
-        let at = match &verdict {
-            Verdict::Return(to, _) | Verdict::Try(to, _) => to.clone(),
-            _ => planned,
-        };
+        let at = verdict.applies(&planned).unwrap_or(&planned).to_vec();
         let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], at[tenant]));
         let refills = keys.into_iter().enumerate().map(refill).collect();
         (at, Some(Judged { verdict, gain: planned_gain, refills }))
