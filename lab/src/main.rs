@@ -33,6 +33,7 @@ enum Lab {
 }
 
 fn main() -> ExitCode {
+    sigpipe::reset();
     match Lab::parse() {
         Lab::List => experiment::cli::list(),
         Lab::Run(run) => run.run(),

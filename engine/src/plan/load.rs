@@ -166,6 +166,14 @@ impl Tempo {
         each(self.quiet_ns) + per_request(self.clients, waited_ns, each(self.thinking_ns))
     }
 
+    /// What a reference took recently, on the same terms as S.
+    fn measured_ns(&self) -> Option<f64> {
+        let [fill, prefetch, write_back, sync] = self.disk_ns.map(|sum| sum / self.references);
+        let waited_ns = fill + sync + HIT_NS;
+        let time_ns = self.per_reference_ns(waited_ns).max(waited_ns + prefetch + write_back);
+        (self.references > 0.0).then_some(time_ns)
+    }
+
     /// The part of the disk time of `beside` and `waited` that no client waits for.
     fn beside(&self, beside: DiskUse, waited: DiskUse) -> f64 {
         let [beside, waited] = [beside, waited].map(|of| self.disk_ns[of as usize]);
@@ -216,6 +224,8 @@ pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64)
 pub(super) struct Load {
     /// Frames of the partition; R_cache with it: low end, estimate, high end. All increase.
     points: Vec<(u64, [f64; 3])>,
+    /// S standalone, nanoseconds.
+    alone_ns: [f64; 3],
 }
 
 /// The model of a tenant's mean times of a block.
@@ -308,7 +318,7 @@ impl Load {
             }
             (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
         }
-        Some(Load { points })
+        Some(Load { points, alone_ns: alone })
     }
 
     /// R_cache with `frames` frames that are in use: interpolated linearly.
@@ -318,6 +328,13 @@ impl Load {
         let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(to) };
         let part = (frames - before) as f64 / (after - before) as f64;
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
+    }
+
+    /// `keeps`, or less if what its references took recently says so.
+    pub(super) fn as_measured(&self, keeps: Keeps, tempo: &Tempo) -> Keeps {
+        let Some(now_ns) = tempo.measured_ns() else { return keeps };
+        let [low, point, high] = self.alone_ns.map(|alone_ns| alone_ns / now_ns);
+        Keeps { low: keeps.low.min(low), point: keeps.point.min(point), high: keeps.high.min(high) }
     }
 
     /// The smallest size of the curve of at least `frames` frames, or `frames`.

@@ -85,8 +85,12 @@ impl Known {
         // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part. Its number of
         // blocks and the distances of the curve are estimates from the same samples.
         let has_all = self.used as f64 >= FILLED * self.seen as f64 - FILLED_ERRORS * self.seen_error;
-        let has = if has_all { load.size_from(frames.max(self.seen + OTHER_FRAMES)) } else { frames };
-        Some(load.keeps(target.min(has)))
+        if !has_all {
+            return Some(load.keeps(target.min(frames)));
+        }
+        // The blocks that it does not have yet may be few, but all that it waits for.
+        let has = load.size_from(frames.max(self.seen + OTHER_FRAMES));
+        Some(load.as_measured(load.keeps(target.min(has)), &self.tempo))
     }
 
     /// Whether a partition of `target` frames has room to read ahead of streams of long reads. Without it, the measured

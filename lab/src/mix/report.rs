@@ -162,7 +162,7 @@ impl Report {
         for on in &self.disks {
             text += &format!("{}, R = {}\n", on.disk, self.r);
             text += &format!(
-                "  {:width$}  share  alone MB/s  together  p99 ms  decision     named           disk  live  kept\n",
+                "  {:width$}  share  alone MB/s  together  p99 ms  decision     named            disk  live  kept\n",
                 "tenant"
             );
             for Line { name, share, figures, .. } in &on.tenants {
@@ -171,7 +171,7 @@ impl Report {
                     _ => two(figures.named),
                 };
                 text += &format!(
-                    "  {:width$}  {:5.3}  {:10.3}  {:8.3}  {:6.0}  {:11}  {named:16}{:>4}  {:>4}  {:.2} {}\n",
+                    "  {:width$}  {:5.3}  {:10.3}  {:8.3}  {:6.0}  {:11}  {named:16} {:>4}  {:>4}  {} {}\n",
                     name,
                     share,
                     figures.alone / 1e6,
@@ -180,7 +180,7 @@ impl Report {
                     figures.decision,
                     two(figures.live_own_cache),
                     two(figures.live),
-                    figures.kept,
+                    two(Some(figures.kept).filter(|kept| kept.is_finite())),
                     bar(figures.kept, self.r),
                 );
             }
