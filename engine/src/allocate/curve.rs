@@ -7,6 +7,9 @@ use crate::curve::{Point, View};
 #[derive(Clone, PartialEq, Debug)]
 pub struct MissRatios {
     points: Vec<(f64, f64)>,
+    /// Bytes beyond which the ratios are those of the tier below. They depend on what this tier misses, and change with
+    /// its size.
+    own_bytes: f64,
 }
 
 impl MissRatios {
@@ -21,7 +24,7 @@ impl MissRatios {
             least = least.min(*ratio);
             *ratio = least;
         }
-        MissRatios { points }
+        MissRatios { points, own_bytes: f64::INFINITY }
     }
 
     /// The curve of reads of a tenant, as the engine measures it.
@@ -50,17 +53,21 @@ impl MissRatios {
         let missed = self.at(bytes as f64);
         let beyond = below.points.iter().filter(|point| point.0 > last);
         let beyond = beyond.map(|&(size, ratio)| (size as u64, missed * ratio));
-        MissRatios::new(self.points.iter().map(|&(size, ratio)| (size as u64, ratio)).chain(beyond))
+        let all = MissRatios::new(self.points.iter().map(|&(size, ratio)| (size as u64, ratio)).chain(beyond));
+        MissRatios { own_bytes: if last > 0.0 { last } else { f64::INFINITY }, ..all }
     }
 
     /// The same with so much more at each size.
     pub fn plus(&self, ratio: f64) -> MissRatios {
-        MissRatios { points: self.points.iter().map(|&(bytes, of)| (bytes, (of + ratio).min(1.0))).collect() }
+        let points = self.points.iter().map(|&(bytes, of)| (bytes, (of + ratio).min(1.0))).collect();
+        MissRatios { points, own_bytes: self.own_bytes }
     }
 
-    /// The largest difference of the miss ratios of two curves, at the sizes of both.
+    /// The largest difference of the miss ratios of two curves, at the sizes of both that the tier itself knows: with
+    /// the same clients the others change when caches do.
     pub fn distance(&self, other: &MissRatios) -> f64 {
-        let sizes = self.points.iter().chain(&other.points).map(|point| point.0);
+        let own_bytes = self.own_bytes.min(other.own_bytes);
+        let sizes = self.points.iter().chain(&other.points).map(|point| point.0).filter(|bytes| *bytes <= own_bytes);
         sizes.map(|bytes| (self.at(bytes) - other.at(bytes)).abs()).fold(0.0, f64::max)
     }
 
@@ -89,6 +96,9 @@ mod tests {
         assert_eq!([100.0, 200.0, 400.0, 800.0, 9e9].map(|size| both.at(size)), [0.75, 0.5, 0.375, 0.1875, 0.1875]);
         let useless = gateway.continued(&MissRatios::new([(800, 1.0)]), 100);
         assert_eq!(useless.at(800.0), 0.5, "it never rises");
+        assert_eq!((both.distance(&useless), both.distance(&gateway.plus(0.125))), (0.0, 0.125), "only its own sizes");
+        let unknown = MissRatios::new([]);
+        assert!(unknown.continued(&server, 100).distance(&unknown.continued(&useless, 100)) > 0.25, "all of them");
     }
 
     #[test]
