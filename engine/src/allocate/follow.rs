@@ -26,8 +26,12 @@ use super::model::Model;
 use super::problem::Allotment;
 use super::refine::Refinement;
 
-/// A curve has changed if the miss ratio of any size differs by more than this: as at the end of a trial.
+/// A curve has changed if the miss ratio of any size differs by more than this from the last plan, as at the end of a
+/// trial,
 const CURVE_CHANGED: f64 = 0.05;
+/// or by more than this from when it last changed. With 0.05, a curve that approaches another one for half an hour,
+/// because it forgets slowly, had changed ten times.
+const CURVE_DRIFTED: f64 = 0.15;
 /// The reads that a move costs are spread over so many intervals: in this time it has to be worth it.
 const REPAID_IN: f64 = 10.0;
 /// Allocations whose measured cost is remembered.
@@ -49,14 +53,15 @@ const TRIED_LOSS_MAX: f64 = 0.25;
 /// and again are not to have tries all the time.
 const TRIES_MAX: u32 = 4;
 const TRY_INTERVALS: u32 = 10;
-/// Nothing is tried when curves have not changed for so many intervals: then an allocation comes to rest.
-const TRIED_WITHIN: u32 = 30;
+/// When curves have not changed for so many intervals, nothing is tried any more, and no plan of a model that was wrong
+/// is applied: an allocation comes to rest.
+const REST_AFTER: u32 = 30;
 
 /// What is remembered of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// Of reads and of writes, at the last plan.
-    curves: Option<[MissRatios; 2]>,
+    /// Of reads and of writes, at the last plan and when they last changed.
+    curves: Option<[[MissRatios; 2]; 2]>,
     generation: u64,
     refinement: Refinement,
     /// Reads that are still to miss until its caches are full.
@@ -66,12 +71,12 @@ pub struct Watched {
 /// Whether what was measured is to be relied on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Steady {
-    /// The curves are those of the last plan, and the caches were full.
+    /// The curves have not changed, and the caches were full.
     #[default]
     Yes,
-    /// The curves are, but caches were still being filled.
+    /// The curves have not, but caches were still being filled.
     Filling,
-    /// A curve has changed since the last plan, or there was none.
+    /// A curve has changed, or there was none.
     Changed,
 }
 
@@ -94,12 +99,16 @@ impl Watched {
         let was_full = self.to_fill <= 0.0;
         self.to_fill = (self.to_fill - missed_blocks).max(0.0);
         let curves = [evidence.reads.clone(), evidence.writes.clone()];
-        let same = |before: &[MissRatios; 2]| {
-            before.iter().zip(&curves).all(|(before, now)| before.distance(now) <= CURVE_CHANGED)
+        let differ = |earlier: &[MissRatios; 2]| {
+            let pairs = earlier.iter().zip(&curves);
+            pairs.map(|(earlier, now)| earlier.distance(now)).fold(0.0, f64::max)
         };
-        let is_same = self.curves.as_ref().is_some_and(same);
+        let of =
+            |[last, changed]: &[[MissRatios; 2]; 2]| differ(last) <= CURVE_CHANGED && differ(changed) <= CURVE_DRIFTED;
+        let is_same = self.curves.as_ref().is_some_and(of);
         self.generation += u64::from(!is_same);
-        self.curves = Some(curves);
+        let changed = self.curves.take().filter(|_| is_same).map_or_else(|| curves.clone(), |[_, changed]| changed);
+        self.curves = Some([curves, changed]);
         if was_full && measured_ns > 0.0 && model_ns(at) > 0.0 {
             self.refinement.add(self.generation, at, measured_ns, model_ns(at));
             self.refinement.predicted(model_ns);
@@ -173,6 +182,8 @@ pub enum Verdict {
     Brief,
     /// Nothing: the gain is not above the threshold, which is this part of the present cost.
     Small(f64),
+    /// Nothing: curves have not changed for [`REST_AFTER`] intervals, and a plan has turned out worse since they did.
+    Rests,
     /// Nothing: the planned allocation was measured, and its gain is this part of the present cost.
     Measured(f64),
     /// Apply it.
@@ -302,8 +313,10 @@ impl Follower {
         }
         let measured = self.of(plan.planned).map(|planned| gain(planned.cost()));
         let threshold = self.threshold * f64::from(self.disappointed).exp2();
-        if !is_planned && measured.is_none_or(|gain| !self.returns && gain > threshold) && plan.gain > threshold {
-            return Verdict::Apply;
+        let is_better = measured.is_none_or(|gain| !self.returns && gain > threshold) && plan.gain > threshold;
+        if !is_planned && is_better {
+            let rests = self.unchanged > REST_AFTER && self.disappointed > 0;
+            return if rests { Verdict::Rests } else { Verdict::Apply };
         }
         if let Some((method, other)) = self.untried(plan.others) {
             return Verdict::Try(other.clone(), method);
@@ -375,7 +388,7 @@ impl Follower {
 
     /// The best of the other methods' divisions that were not tried, by the model, and the index of the method.
     fn untried<'a>(&self, others: &'a [(Vec<Allotment>, f64)]) -> Option<(usize, &'a Vec<Allotment>)> {
-        if !self.returns || self.tries == 0 || self.unchanged > TRIED_WITHIN {
+        if !self.returns || self.tries == 0 || self.unchanged > REST_AFTER {
             return None;
         }
         let is_untried = |&(method, (other, gain)): &(usize, &(Vec<Allotment>, f64))| {
@@ -456,6 +469,24 @@ mod tests {
         let other_load = Candidate { measured: 150.0, ..candidate(0.06) };
         assert_eq!(follower.judge(candidate(0.0), |_| true), Verdict::Brief);
         assert_eq!(follower.judge(other_load, |_| true), Verdict::Apply, "and with another load");
+    }
+
+    #[test]
+    fn an_allocation_comes_to_rest_after_a_plan_that_was_wrong() {
+        let next = [Allotment { first: 3, second: 1, share: 1 }];
+        let plan = |gain| Candidate { planned: &next, ..candidate(gain) };
+        let after_an_hour = |follower: &mut Follower| {
+            (0..60).for_each(|_| _ = follower.judge(plan(0.0), |_| true));
+            follower.judge(plan(0.5), |_| true)
+        };
+        let mut follower = Follower::new(0.05);
+        assert_eq!(after_an_hour(&mut follower.clone()), Verdict::Apply);
+        assert_eq!(act(&mut follower, candidate(0.1)), Verdict::Apply);
+        let worse = Candidate { present: &THERE, planned: &HERE, measured: 120.0, ..candidate(0.1) };
+        assert!(matches!(act(&mut follower, worse), Verdict::Return(..)));
+        assert_eq!(after_an_hour(&mut follower), Verdict::Rests);
+        follower.judge(Candidate { steady: Steady::Changed, ..plan(0.5) }, |_| true);
+        assert_eq!(follower.judge(plan(0.5), |_| true), Verdict::Apply);
     }
 
     #[test]
@@ -550,6 +581,8 @@ mod tests {
         assert_eq!(watched.refinement().samples(), 2);
         assert_eq!(watched.learn(&of(0.6), lived(2, 2.0), |_| 1.0), Steady::Changed);
         assert_eq!(watched.refinement().samples(), 1);
+        let drift = [0.64, 0.68, 0.72, 0.76, 0.6].map(|ratio| watched.learn(&of(ratio), lived(2, 2.0), |_| 1.0));
+        assert_eq!(drift, [Steady::Yes, Steady::Yes, Steady::Yes, Steady::Changed, Steady::Changed]);
         watched.moved(100.0);
         let learnt = [2, 3, 4]
             .map(|second| (watched.learn(&of(0.6), lived(second, 2.0), |_| 1.0), watched.refinement().samples()));

@@ -95,6 +95,7 @@ mod tests {
                 loss_ns: None,
                 burst_ns: 0,
                 streams_lack: 0.0,
+                has_divided_streams: false,
                 useful_ns: window * useful * SECOND,
                 wanted_ns: window * wanting * SECOND,
                 faults: faults(window),

@@ -96,6 +96,9 @@ impl Keeps {
 
 /// Factor of earlier figures per look, about a second: half after 34 s, many requests of a client that pauses.
 const TEMPO_FADES: f64 = 0.98;
+/// R as measured counts if it is less than this part of the estimate: sums over half a minute lag behind a partition
+/// that is being filled.
+const FAR_LESS: f64 = 0.75;
 /// How many times the blocks that it would have seen alone, by end of the interval.
 const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
 
@@ -164,6 +167,13 @@ impl Tempo {
     fn per_reference_ns(&self, waited_ns: f64) -> f64 {
         let each = |sum: f64| if self.references > 0.0 { sum / self.references } else { 0.0 };
         each(self.quiet_ns) + per_request(self.clients, waited_ns, each(self.thinking_ns))
+    }
+
+    #[cfg(test)]
+    pub(super) fn after(references: f64, fill_ns: f64) -> Tempo {
+        let mut disk_ns = [0.0; DISK_USES];
+        disk_ns[DiskUse::Fill as usize] = fill_ns;
+        Tempo { references, disk_ns, ..Tempo::default() }
     }
 
     /// What a reference took recently, on the same terms as S.
@@ -330,11 +340,10 @@ impl Load {
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
-    /// `keeps`, or less if what its references took recently says so.
+    /// `keeps`, or far less if what its references took recently says so.
     pub(super) fn as_measured(&self, keeps: Keeps, tempo: &Tempo) -> Keeps {
-        let Some(now_ns) = tempo.measured_ns() else { return keeps };
-        let [low, point, high] = self.alone_ns.map(|alone_ns| alone_ns / now_ns);
-        Keeps { low: keeps.low.min(low), point: keeps.point.min(point), high: keeps.high.min(high) }
+        let measured = tempo.measured_ns().map(|now_ns| Keeps::of(self.alone_ns.map(|alone_ns| alone_ns / now_ns)));
+        measured.filter(|measured| measured.point < FAR_LESS * keeps.point).unwrap_or(keeps)
     }
 
     /// The smallest size of the curve of at least `frames` frames, or `frames`.

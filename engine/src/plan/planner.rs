@@ -102,11 +102,12 @@ impl Known {
 
     /// Frames for read-ahead and for full-length write runs: those transferred in a slice of `slice_ns`, or as many as
     /// suffice in any.
-    fn transfer(&self, prefetch_bytes_max: u64, slice_ns: f64) -> u64 {
+    fn transfer(&self, prefetch_bytes_max: u64, slice_ns: f64, has_divided_streams: bool) -> u64 {
         let dirty = WRITER_FRAMES / 2;
         // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows, unless its
-        // client waits for more than that in one read.
-        let window = prefetch_bytes_max.min(FOLLOWING_BYTES).max(self.stream_read.min(STREAM_READ_MAX));
+        // client waits for more than that in one read, or other reads of the tenant come after each window.
+        let suffices = if has_divided_streams { prefetch_bytes_max } else { FOLLOWING_BYTES };
+        let window = prefetch_bytes_max.min(suffices).max(self.stream_read.min(STREAM_READ_MAX));
         let reads = u64::from(self.streams) * WINDOWS * window / BLOCK;
         let writes = if self.writes { WRITER_FRAMES } else { 0 };
         let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
@@ -300,8 +301,10 @@ impl Planner {
                     shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
                     slice_least_ns: facts.burst_ns as f64,
                     load,
-                    transfer: known
-                        .map_or(0, |known| known.transfer(prefetch_bytes, weights[at] * settings.round_max_ns as f64)),
+                    transfer: known.map_or(0, |known| {
+                        let slice_ns = weights[at] * settings.round_max_ns as f64;
+                        known.transfer(prefetch_bytes, slice_ns, facts.has_divided_streams)
+                    }),
                 }
             };
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
@@ -429,6 +432,7 @@ impl Planner {
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
             streams_lack: model.map_or(0.0, |model| model.streams_lack),
+            has_divided_streams: model.is_some_and(|model| model.has_divided_streams),
             useful_ns: 0,
             wanted_ns: 0,
             faults: None,
@@ -457,5 +461,19 @@ mod tests {
         assert!(keeps(2048, 0.0) < 0.9, "the number of blocks is exact: {}", keeps(2048, 0.0));
         assert_eq!(keeps(2048, 80.0), 1.0);
         assert!(keeps(1500, 80.0) < 0.5, "it is not full yet: {}", keeps(1500, 80.0));
+    }
+
+    /// A hot set that is used at the speed of memory once the last of its blocks are there.
+    #[test]
+    fn the_last_blocks_of_a_set_may_be_all_that_its_clients_wait_for() {
+        let curve = reads(&[(1000, 0.5), (2000, 0.1), (2250, 0.0), (4000, 0.0)]);
+        let keeps = |fill_ns| {
+            let tempo = Tempo::after(1000.0, fill_ns);
+            let load = new(&curve, &cost(), 5000);
+            let known = Known { load, used: 2048, seen: 2100, tempo, ..Known::default() };
+            known.keeps(3000).expect("a load").point
+        };
+        assert_eq!(keeps(0.0), 1.0);
+        assert!((keeps(10e6) - 0.5).abs() < 0.01, "a thousand hits and two misses: {}", keeps(10e6));
     }
 }

@@ -249,6 +249,7 @@ impl Server {
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
             streams_lack: plan.map_or(0.0, |plan| plan.streams_lack()),
+            has_divided_streams: plan.is_some_and(|plan| plan.has_divided_streams),
             useful_ns: plan.map_or(0, |plan| plan.useful_ns),
             wanted_ns,
             faults: disk.faults(now, tenant),

@@ -413,6 +413,11 @@ impl Meter {
         enough(self.steady).or(enough(self.early))
     }
 
+    /// Whether sequential reads and other requests each are at least [`STREAMS_LEAST`] of the cost.
+    pub(crate) fn has_divided_streams(&self) -> bool {
+        (STREAMS_LEAST..1.0 - STREAMS_LEAST).contains(&self.whole.streams())
+    }
+
     /// The part of its streams that the tenant lacks although its disk time is not lost: what sequential reads are of
     /// the steady cost, against what they are of all. 0 without streams, and if it is not more than
     /// [`STREAMS_LACK_LEAST`].

@@ -588,6 +588,7 @@ impl Policy for Insulated {
             need_ns: needs.and_then(|needs| needs.slice_ns),
             burst_ns: if tenant.is_backlogged && !tenant.is_store { meter.burst_ns() } else { 0 },
             streams_lack_permille: (meter.streams_lack() * 1000.0) as u32,
+            has_divided_streams: meter.has_divided_streams(),
             ..TenantPlan::default()
         })
     }

@@ -139,9 +139,10 @@ fn a_stream_lacks_what_random_reads_have_at_both_ends_of_a_slice() {
     // The steady part: 17 of the stream, one before the drain, and the first of the drain.
     let lack = 1.0 - (18.0 / 23.0) / (17.0 / 19.0);
     assert!((meter.streams_lack() - lack).abs() < 1e-6, "{} {lack}", meter.streams_lack());
+    assert!(meter.has_divided_streams());
     let mut meter = Meter::default();
     (0..10).for_each(|_| _ = slice(&mut meter));
-    assert_eq!(meter.streams_lack(), 0.0, "there is no stream");
+    assert_eq!((meter.streams_lack(), meter.has_divided_streams()), (0.0, false), "there is no stream");
 }
 
 /// `requests` of cost 100, all in the device from the beginning: the first one takes 60, each further one `each`.
