@@ -176,12 +176,13 @@ impl Tempo {
         Tempo { references, disk_ns, ..Tempo::default() }
     }
 
-    /// What a reference took recently, on the same terms as S.
-    fn measured_ns(&self) -> Option<f64> {
-        let [fill, prefetch, write_back, sync] = self.disk_ns.map(|sum| sum / self.references);
-        let waited_ns = fill + sync + HIT_NS;
-        let time_ns = self.per_reference_ns(waited_ns).max(waited_ns + prefetch + write_back);
-        (self.references > 0.0).then_some(time_ns)
+    /// S with the reads as they were recently and this time of writes; not a number without a reference.
+    fn measured_ns(&self, writes_ns: f64) -> f64 {
+        let [fill_ns, prefetch_ns] =
+            [DiskUse::Fill, DiskUse::Prefetch].map(|of| self.disk_ns[of as usize] / self.references);
+        let write_back_ns = writes_ns * self.beside(DiskUse::WriteBack, DiskUse::Sync);
+        let waited_ns = HIT_NS + fill_ns + writes_ns - write_back_ns;
+        self.per_reference_ns(waited_ns).max(waited_ns + prefetch_ns + write_back_ns)
     }
 
     /// The part of the disk time of `beside` and `waited` that no client waits for.
@@ -234,8 +235,9 @@ pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64)
 pub(super) struct Load {
     /// Frames of the partition; R_cache with it: low end, estimate, high end. All increase.
     points: Vec<(u64, [f64; 3])>,
-    /// S standalone, nanoseconds.
+    /// S standalone, and the time of writes with the present partition, nanoseconds.
     alone_ns: [f64; 3],
+    writes_ns: f64,
 }
 
 /// The model of a tenant's mean times of a block.
@@ -328,7 +330,7 @@ impl Load {
             }
             (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
         }
-        Some(Load { points, alone_ns: alone })
+        Some(Load { points, alone_ns: alone, writes_ns: model.present().1 })
     }
 
     /// R_cache with `frames` frames that are in use: interpolated linearly.
@@ -340,10 +342,11 @@ impl Load {
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
-    /// `keeps`, or far less if what its references took recently says so.
+    /// `keeps`, or far less if what its reads took recently says so.
     pub(super) fn as_measured(&self, keeps: Keeps, tempo: &Tempo) -> Keeps {
-        let measured = tempo.measured_ns().map(|now_ns| Keeps::of(self.alone_ns.map(|alone_ns| alone_ns / now_ns)));
-        measured.filter(|measured| measured.point < FAR_LESS * keeps.point).unwrap_or(keeps)
+        let now_ns = tempo.measured_ns(self.writes_ns);
+        let measured = Keeps::of(self.alone_ns.map(|alone_ns| alone_ns / now_ns));
+        if measured.point < FAR_LESS * keeps.point { measured } else { keeps }
     }
 
     /// The smallest size of the curve of at least `frames` frames, or `frames`.
