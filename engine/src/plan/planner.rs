@@ -463,6 +463,16 @@ mod tests {
         assert!(keeps(1500, 80.0) < 0.5, "it is not full yet: {}", keeps(1500, 80.0));
     }
 
+    #[test]
+    fn beside_other_reads_a_stream_needs_the_windows_that_it_has_alone() {
+        let known = Known { streams: 1, stream_read: 256 << 10, cost: cost(), ..Known::default() };
+        let frames = |max_bytes, has_divided_streams| known.transfer(max_bytes, 1e15, has_divided_streams);
+        let windows = |bytes: u64| WINDOWS * bytes / BLOCK;
+        assert_eq!(frames(8 << 20, false), windows(FOLLOWING_BYTES));
+        assert_eq!(frames(8 << 20, true), windows(8 << 20));
+        assert_eq!([false, true].map(|divided| frames(128 << 10, divided)), [windows(256 << 10); 2]);
+    }
+
     /// A hot set that is used at the speed of memory once the last of its blocks are there.
     #[test]
     fn the_last_blocks_of_a_set_may_be_all_that_its_clients_wait_for() {
