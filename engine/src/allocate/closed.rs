@@ -217,26 +217,30 @@ impl Slices {
 ///
 /// The first replaces `own(n + 1)` in the second, where all phases are linear in the first one.
 fn chain(think_ns: f64, speed: f64, slices: Slices, service_ns: &[f64]) -> Response {
-    let clients = service_ns.len();
-    let arrivals = |n: usize| (clients - n) as f64 / think_ns;
+    // Planning for many tenants is mostly this function, so what one state adds to the next is computed without a
+    // division.
+    let (clients, per_client, per_speed) = (service_ns.len(), 1.0 / think_ns, 1.0 / speed);
+    let arrivals = |n: usize| (clients - n) as f64 * per_client;
     let mut own = 1.0;
     let mut away = [0.0; PHASES];
     let phases = |n: usize, own: f64, before: [f64; PHASES], comes: f64| {
         let passes = PHASES as f64 * if n == 0 { slices.begin_idle } else { slices.begin };
-        let leaves = arrivals(n) + passes;
+        let arrivals = arrivals(n);
+        let leaves = arrivals + passes;
+        let stays = 1.0 / leaves;
         // The part of services in which a slice ends, so that the request is the last one of it.
-        let last = service_ns.get(n).map_or(0.0, |service_ns| (slices.end * service_ns / speed).min(LAST_MAX));
+        let last = service_ns.get(n).map_or(0.0, |service_ns| (slices.end * service_ns * per_speed).min(LAST_MAX));
         // Phase j is fixed[j] + slope[j] x the first one.
-        let step = passes / leaves;
+        let step = passes * stays;
         let (mut fixed, mut slope) = ([0.0; PHASES], [1.0; PHASES]);
         for j in 1..PHASES {
-            fixed[j] = before[j] / leaves + step * fixed[j - 1];
+            fixed[j] = before[j] * stays + step * fixed[j - 1];
             slope[j] = step * slope[j - 1];
         }
-        let ends = last * arrivals(n) * (own + fixed.iter().sum::<f64>());
-        // = leaves - last x arrivals x the sum of slopes, without the difference.
-        let divisor = leaves * ((1.0 - last) + last * step * slope[PHASES - 1]);
-        let first = (before[0] + comes + ends) / divisor;
+        let ends = last * arrivals * (own + fixed.iter().sum::<f64>());
+        // = 1 / (leaves - last x arrivals x the sum of slopes), without the difference.
+        let per_first = stays / ((1.0 - last) + last * step * slope[PHASES - 1]);
+        let first = (before[0] + comes + ends) * per_first;
         std::array::from_fn::<_, PHASES, _>(|j| fixed[j] + slope[j] * first)
     };
     if slices.end > 0.0 {
@@ -244,19 +248,21 @@ fn chain(think_ns: f64, speed: f64, slices: Slices, service_ns: &[f64]) -> Respo
     }
     let sum = |away: &[f64; PHASES]| away.iter().sum::<f64>();
     let (mut all, mut reads, mut waits, mut throughput) = (own + sum(&away), 0.0, 0.0, 0.0);
+    let mut waiting = sum(&away);
     for (n, service_ns) in (1..).zip(service_ns) {
-        let enters = arrivals(n - 1) * (own + sum(&away));
-        own = enters * service_ns / speed;
+        let arrive = arrivals(n - 1);
+        let enters = arrive * (own + waiting);
+        own = enters * service_ns * per_speed;
         if slices.end > 0.0 {
-            away = phases(n, own, away.map(|away| arrivals(n - 1) * away), 0.0);
+            away = phases(n, own, away.map(|away| arrive * away), 0.0);
+            waiting = sum(&away);
         }
-        let waiting = sum(&away);
         all += own + waiting;
         reads += n as f64 * (own + waiting);
         waits += n as f64 * waiting;
         throughput += enters;
         if all > WEIGHT_MAX {
-            let weights = [&mut own, &mut all, &mut reads, &mut waits, &mut throughput];
+            let weights = [&mut own, &mut all, &mut reads, &mut waits, &mut throughput, &mut waiting];
             weights.into_iter().chain(&mut away).for_each(|weight| *weight /= WEIGHT_MAX);
         }
     }
