@@ -26,11 +26,11 @@ use super::model::Model;
 use super::problem::Allotment;
 use super::refine::Refinement;
 
-/// A curve has changed if the miss ratio of any size differs by more than this from the last plan, as at the end of a
-/// trial,
+/// A curve has changed if the miss ratio of any size differs by more than this from that at the last plan. The trial of
+/// a curve ends with the same difference.
 const CURVE_CHANGED: f64 = 0.05;
-/// or by more than this from when it last changed. With 0.05, a curve that approaches another one for half an hour,
-/// because it forgets slowly, had changed ten times.
+/// A curve has also changed if it differs by more than this from what it was when it last changed. After a change of
+/// the load a curve takes half an hour to forget the earlier one; with 0.05 it changed ten times in that time.
 const CURVE_DRIFTED: f64 = 0.15;
 /// The reads that a move costs are spread over so many intervals: in this time it has to be worth it.
 const REPAID_IN: f64 = 10.0;
@@ -53,15 +53,17 @@ const TRIED_LOSS_MAX: f64 = 0.25;
 /// and again are not to have tries all the time.
 const TRIES_MAX: u32 = 4;
 const TRY_INTERVALS: u32 = 10;
-/// When curves have not changed for so many intervals, nothing is tried any more, and no plan of a model that was wrong
-/// is applied: an allocation comes to rest.
+/// When no curve has changed for so many intervals, the allocation rests: the follower tries no other method. If a plan
+/// has turned out worse since the last change, it applies no other plan either.
 const REST_AFTER: u32 = 30;
 
 /// What is remembered of a tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// Of reads and of writes, at the last plan and when they last changed.
-    curves: Option<[[MissRatios; 2]; 2]>,
+    /// The curves of reads and of writes at the last plan.
+    last: Option<[MissRatios; 2]>,
+    /// The same when one of them last changed.
+    changed: Option<[MissRatios; 2]>,
     generation: u64,
     refinement: Refinement,
     /// Reads that are still to miss until its caches are full.
@@ -99,16 +101,16 @@ impl Watched {
         let was_full = self.to_fill <= 0.0;
         self.to_fill = (self.to_fill - missed_blocks).max(0.0);
         let curves = [evidence.reads.clone(), evidence.writes.clone()];
-        let differ = |earlier: &[MissRatios; 2]| {
-            let pairs = earlier.iter().zip(&curves);
-            pairs.map(|(earlier, now)| earlier.distance(now)).fold(0.0, f64::max)
+        let is_within = |earlier: &Option<[MissRatios; 2]>, most: f64| {
+            let near = |earlier: &[MissRatios; 2]| earlier.iter().zip(&curves).all(|(a, b)| a.distance(b) <= most);
+            earlier.as_ref().is_some_and(near)
         };
-        let of =
-            |[last, changed]: &[[MissRatios; 2]; 2]| differ(last) <= CURVE_CHANGED && differ(changed) <= CURVE_DRIFTED;
-        let is_same = self.curves.as_ref().is_some_and(of);
-        self.generation += u64::from(!is_same);
-        let changed = self.curves.take().filter(|_| is_same).map_or_else(|| curves.clone(), |[_, changed]| changed);
-        self.curves = Some([curves, changed]);
+        let is_same = is_within(&self.last, CURVE_CHANGED) && is_within(&self.changed, CURVE_DRIFTED);
+        if !is_same {
+            self.generation += 1;
+            self.changed = Some(curves.clone());
+        }
+        self.last = Some(curves);
         if was_full && measured_ns > 0.0 && model_ns(at) > 0.0 {
             self.refinement.add(self.generation, at, measured_ns, model_ns(at));
             self.refinement.predicted(model_ns);
@@ -182,7 +184,8 @@ pub enum Verdict {
     Brief,
     /// Nothing: the gain is not above the threshold, which is this part of the present cost.
     Small(f64),
-    /// Nothing: curves have not changed for [`REST_AFTER`] intervals, and a plan has turned out worse since they did.
+    /// Nothing: no curve has changed for [`REST_AFTER`] intervals, and a plan that was applied since then was worse
+    /// than predicted.
     Rests,
     /// Nothing: the planned allocation was measured, and its gain is this part of the present cost.
     Measured(f64),

@@ -68,7 +68,7 @@ pub(crate) struct Facts {
     pub(crate) burst_ns: Nanos,
     /// The part of its streams' work that its own random requests displace.
     pub(crate) streams_lack: f64,
-    /// Whether it has both: streams and other requests.
+    /// Whether sequential reads and other requests each are a considerable part of its work.
     pub(crate) has_divided_streams: bool,
     /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,

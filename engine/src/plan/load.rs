@@ -96,8 +96,8 @@ impl Keeps {
 
 /// Factor of earlier figures per look, about a second: half after 34 s, many requests of a client that pauses.
 const TEMPO_FADES: f64 = 0.98;
-/// R as measured counts if it is less than this part of the estimate: sums over half a minute lag behind a partition
-/// that is being filled.
+/// R as measured replaces the estimate if it is less than this part of it. Measured sums cover half a minute, so they
+/// lag behind while a partition fills; a small difference says nothing.
 const FAR_LESS: f64 = 0.75;
 /// How many times the blocks that it would have seen alone, by end of the interval.
 const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
@@ -342,7 +342,7 @@ impl Load {
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
-    /// `keeps`, or far less if what its reads took recently says so.
+    /// `keeps`, or R as measured from the disk time of recent reads if that is far less ([`FAR_LESS`]).
     pub(super) fn as_measured(&self, keeps: Keeps, tempo: &Tempo) -> Keeps {
         let now_ns = tempo.measured_ns(self.writes_ns);
         let measured = Keeps::of(self.alone_ns.map(|alone_ns| alone_ns / now_ns));

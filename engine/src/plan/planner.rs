@@ -88,7 +88,7 @@ impl Known {
         if !has_all {
             return Some(load.keeps(target.min(frames)));
         }
-        // The blocks that it does not have yet may be few, but all that it waits for.
+        // Few blocks may be missing, and still the tenant may wait for nothing but these.
         let has = load.size_from(frames.max(self.seen + OTHER_FRAMES));
         Some(load.as_measured(load.keeps(target.min(has)), &self.tempo))
     }

@@ -164,7 +164,7 @@ pub struct TenantPlan {
     pub burst_ns: Nanos,
     /// The part of its streams' work that the tenant's own random requests displace, thousandths. No disk time is lost.
     pub streams_lack_permille: u32,
-    /// Whether it has both: streams and other requests.
+    /// Whether sequential reads and other requests each are a considerable part of the tenant's work.
     pub has_divided_streams: bool,
 }
 

@@ -106,8 +106,8 @@ async fn act(planned: Planned, memory: &mut Memory, token: Option<&str>) -> Step
         kept => {
             let why = match kept {
                 Verdict::Unsteady(Steady::Filling) => "caches are still being filled after the last change".into(),
-                Verdict::Unsteady(_) => "a curve has changed since the last plan, or there was none".into(),
-                Verdict::Rests => "no curve has changed for long, and an earlier plan turned out worse".into(),
+                Verdict::Unsteady(_) => "a curve has changed, or there was no plan before".into(),
+                Verdict::Rests => "no curve has changed for a long time, and a plan since then turned out worse".into(),
                 Verdict::Brief => "the present allocation is measured for two intervals before it is left".into(),
                 Verdict::Small(threshold) => {
                     let (gain, threshold) = (percent(judged.gain), percent(*threshold));

@@ -286,6 +286,7 @@ impl Solving<'_> {
         let candidate =
             Candidate { present: &present, planned: &planned, others: &others, steady, measured, gain: planned_gain };
         let verdict = following.follower.judge(candidate, |allocation| problem.permits(allocation).is_ok());
+        // If nothing is applied, the plan is shown.
         let at = verdict.applies(&planned).unwrap_or(&planned).to_vec();
         let refill = |(tenant, key)| (key, model.refill_reads(tenant, present[tenant], at[tenant]));
         let refills = keys.into_iter().enumerate().map(refill).collect();
