@@ -17,7 +17,7 @@ pub(crate) use crate::eviction::list::NONE;
 pub(crate) use block::{Block, Queue, Source};
 pub(crate) use demote::{Demoting, Evicted};
 pub(crate) use ledger::Ledger;
-pub(crate) use partition::{FRAMES_MIN, Partition};
+pub(crate) use partition::{FRAMES_MIN, Partition, Reads};
 pub(crate) use writeback::{Reach, Wanted};
 
 use std::hash::BuildHasher;

@@ -22,6 +22,14 @@ const RELIEF_MAX: i32 = 2 * FRAMES_MIN as i32;
 /// Blocks that one step looks at when frames retire: about 40 us, because the blocks are adjacent in memory.
 const RETIRE_BLOCKS: usize = 2 * 1024;
 
+/// Outstanding reads of clients that belong to no stream.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Reads {
+    pub(crate) requests: u32,
+    /// Blocks of all of them.
+    pub(crate) blocks: u32,
+}
+
 /// The frames of one tenant.
 #[derive(Debug)]
 pub(crate) struct Partition {
@@ -47,6 +55,9 @@ pub(crate) struct Partition {
     pub(crate) unsent: u32,
     /// A connection is paused, or a read waits, until `unsent` is smaller or more of its replies are sent.
     pub(crate) throttled: bool,
+    /// Reads at present, and the most blocks of them at once since the planner looked last.
+    pub(crate) reads: Reads,
+    pub(crate) reads_most: Reads,
     /// Streams with read-ahead.
     pub(crate) streams: u32,
     /// The longest read of a stream since the planner looked last, bytes.
@@ -83,6 +94,8 @@ impl Partition {
             receiving: 0,
             unsent: 0,
             throttled: false,
+            reads: Reads::default(),
+            reads_most: Reads::default(),
             streams: 0,
             stream_read: 0,
             unread: 0,
@@ -94,6 +107,21 @@ impl Partition {
             demoting: 0,
             stirred: false,
         }
+    }
+
+    /// A client reads `blocks` blocks that belong to no stream.
+    pub(crate) fn begin_read(&mut self, blocks: u32) {
+        let Reads { requests, blocks: before } = self.reads;
+        self.reads = Reads { requests: requests + 1, blocks: before + blocks };
+        if self.reads.blocks > self.reads_most.blocks {
+            self.reads_most = self.reads;
+        }
+    }
+
+    /// Such a read has been answered.
+    pub(crate) fn end_read(&mut self, blocks: u32) {
+        self.reads.requests -= 1;
+        self.reads.blocks -= blocks;
     }
 
     /// Whether more than half the partition is dirty and not yet being written: then it is written in the background.

@@ -1,6 +1,7 @@
 //! The messages between the data thread of a disk and its planner.
 
 use super::{Decision, Sizing};
+use crate::cache::Reads;
 use crate::config::Config;
 use crate::curve::{Cost, Counts, POOLS, Written};
 use crate::disk::policy::Settings;
@@ -85,6 +86,8 @@ pub(crate) struct Look {
     pub(crate) streams: u32,
     /// The longest read of a stream, bytes.
     pub(crate) stream_read: u64,
+    /// The most outstanding reads that belong to no stream.
+    pub(crate) reads: Reads,
     /// `None` if it did nothing since the last look.
     pub(crate) observed: Option<Box<Observed>>,
 }

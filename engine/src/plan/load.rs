@@ -27,6 +27,7 @@
 //! higher depths hits cost even less; compared with milliseconds of disk time this does not matter.
 
 use super::evidence::Observed;
+use super::room::Room;
 use crate::cache::FRAMES_MIN;
 use crate::curve::{Cost, DISK_USES, DiskUse, Point, View, per_request};
 use crate::units::Nanos;
@@ -220,12 +221,13 @@ fn misses_alone(view: &View, tempo: &Tempo, whole: u64) -> [f64; 3] {
 
 /// The cost of reads standalone relative to that with `target` of `whole` frames at present, as estimated, and how wide
 /// the interval is in which it is.
-pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64) -> (f64, f64) {
+pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, room: Room, target: u64, whole: u64) -> (f64, f64) {
     // The cache has no blocks that have not been used yet.
     let now = misses(view, blocks_of(target).min(view.reuse.seen));
     let alone = misses_alone(view, tempo, whole);
+    let faster = room.slower(whole) / room.slower(target);
     let gains: [f64; 3] =
-        std::array::from_fn(|end| if now[end] > 0.0 { (alone[end] / now[end]).min(1.0) } else { 1.0 });
+        std::array::from_fn(|end| if now[end] > 0.0 { (alone[end] / now[end]).min(1.0) * faster } else { faster });
     let (least, most) = gains.iter().fold((1.0_f64, 0.0_f64), |(least, most), &gain| (least.min(gain), most.max(gain)));
     (gains[1], most - least)
 }
@@ -247,6 +249,7 @@ struct Model<'a> {
     gain: Gain,
     whole: u64,
     tempo: &'a Tempo,
+    room: Room,
 }
 
 impl Model<'_> {
@@ -276,9 +279,10 @@ impl Model<'_> {
         }
     }
 
-    /// S, for a miss ratio of reads and a time of writes.
-    fn time_ns(&self, reads: f64, writes_ns: f64) -> f64 {
-        let reads_ns = self.part(self.view.reads, reads, self.cost.read_ns());
+    /// S with `frames` frames, for a miss ratio of reads and a time of writes.
+    fn time_ns(&self, frames: u64, reads: f64, writes_ns: f64) -> f64 {
+        let read_ns = self.cost.read_ns() * self.room.slower(frames) / self.room.slower(self.gain.target);
+        let reads_ns = self.part(self.view.reads, reads, read_ns);
         let beside_ns = reads_ns * self.tempo.beside(DiskUse::Prefetch, DiskUse::Fill)
             + writes_ns * self.tempo.beside(DiskUse::WriteBack, DiskUse::Sync);
         let waited_ns = (reads_ns + writes_ns - beside_ns).max(0.0);
@@ -295,18 +299,18 @@ impl Model<'_> {
         let less = gain.alone.powf(GAIN_POWER) * (1.0 - WRITE_ERROR * gain.chosen);
         let writes = [writes_ns - present_ns * (gain.alone - less), writes_ns, writes_ns];
         let reads = misses_alone(self.view, self.tempo, self.whole);
-        std::array::from_fn(|end| self.time_ns(reads[end], writes[end].max(0.0)))
+        std::array::from_fn(|end| self.time_ns(self.whole, reads[end], writes[end].max(0.0)))
     }
 }
 
 impl Load {
-    /// From a curve, measured disk times, the gain by more dirty data, and the tempo; `None` without references.
-    /// `whole`: frames of the whole cache.
-    pub(super) fn new(view: &View, cost: &Cost, gain: Gain, tempo: &Tempo, whole: u64) -> Option<Load> {
+    /// From a curve, measured disk times, the gain by more dirty data, the tempo, and the room that reads want; `None`
+    /// without references. `whole`: frames of the whole cache.
+    pub(super) fn new(view: &View, cost: &Cost, gain: Gain, tempo: &Tempo, room: Room, whole: u64) -> Option<Load> {
         if view.reads + view.writes <= 0.0 {
             return None;
         }
-        let model = Model { view, cost, gain, whole, tempo };
+        let model = Model { view, cost, gain, whole, tempo, room };
         let known = |point: &&Point| {
             let has = |weight: f64, misses: Option<f64>| weight == 0.0 || misses.is_some();
             has(view.reads, point.reads) && has(view.writes, point.writes)
@@ -315,11 +319,12 @@ impl Load {
         // enough.
         let past = view.points.partition_point(|point| OTHER_FRAMES + point.blocks < whole) + 1;
         let sizes = view.points[..past.min(view.points.len())].iter().filter(known).map(|point| point.blocks);
-        let nothing = model.time_ns(1.0, model.writes_ns(0));
+        let nothing = model.time_ns(OTHER_FRAMES, 1.0, model.writes_ns(0));
         let mut points = vec![(OTHER_FRAMES, [nothing; 3])];
         for blocks in sizes {
             let writes_ns = model.writes_ns(blocks);
-            points.push((OTHER_FRAMES + blocks, misses(view, blocks).map(|reads| model.time_ns(reads, writes_ns))));
+            let frames = OTHER_FRAMES + blocks;
+            points.push((frames, misses(view, blocks).map(|reads| model.time_ns(frames, reads, writes_ns))));
         }
         let (mut least, alone) = ([f64::MAX; 3], model.alone_ns());
         for (_, ends) in &mut points {
@@ -403,6 +408,7 @@ pub(super) mod tests {
             cost,
             Gain { target: whole, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 },
             &Tempo::default(),
+            Room::default(),
             whole,
         )
     }
@@ -449,7 +455,7 @@ pub(super) mod tests {
         let points = [1000, 16_000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0, open: 0.0 };
-        let load = Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap();
+        let load = Load::new(&view, &cost, gain, &Tempo::default(), Room::default(), 16_000 + OTHER_FRAMES).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
         near(load.keeps(1000 + OTHER_FRAMES).point, 0.25);
         near(load.keeps(16_000 + OTHER_FRAMES).point, 0.5);
@@ -471,7 +477,7 @@ pub(super) mod tests {
     fn first_references_may_be_unseen_reuse() {
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let keeps = |tempo: &Tempo| {
-            let load = Load::new(&uniform(), &cost(), gain, tempo, 4000 + OTHER_FRAMES).unwrap();
+            let load = Load::new(&uniform(), &cost(), gain, tempo, Room::default(), 4000 + OTHER_FRAMES).unwrap();
             (load.keeps(1000 + OTHER_FRAMES), load.keeps(2600 + OTHER_FRAMES))
         };
         // A cache of half of the set against one of an eighth.
@@ -489,7 +495,7 @@ pub(super) mod tests {
         let view = reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]);
         let tempo = Tempo { quiet_ns: 100e6, references: 1.0, ..Tempo::default() };
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
-        let load = Load::new(&view, &cost(), gain, &tempo, 5000).unwrap();
+        let load = Load::new(&view, &cost(), gain, &tempo, Room::default(), 5000).unwrap();
         let keeps = load.keeps(1000 + OTHER_FRAMES).point;
         assert!((keeps - (100.0 + 2.0) / (100.0 + 4.0)).abs() < 0.001, "{keeps}");
     }
@@ -519,7 +525,9 @@ pub(super) mod tests {
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let keeps = |alone| {
             let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0, open: 0.0 };
-            Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
+            Load::new(&view, &cost, gain, &Tempo::default(), Room::default(), 16_000 + OTHER_FRAMES)
+                .unwrap()
+                .keeps(1000 + OTHER_FRAMES)
         };
         assert_eq!(keeps(1.0), Keeps::UNKNOWN);
         let Keeps { low, point, high } = keeps(0.64);

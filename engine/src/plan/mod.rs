@@ -21,6 +21,7 @@ mod evidence;
 mod feedback;
 mod load;
 mod planner;
+mod room;
 mod split;
 mod trial;
 

@@ -6,12 +6,14 @@ use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
 use super::load::{Gain, Keeps, Load, OTHER_FRAMES, Tempo, gain_of_reads};
+use super::room::Room;
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+use crate::cache::Reads;
 use crate::config::Config;
 use crate::curve::{Cost, View, Written};
-use crate::disk::policy::{self, FOLLOWING_BYTES};
+use crate::disk::policy::{self, FOLLOWING_BYTES, Settings};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{BLOCK, SECOND, Share};
@@ -50,6 +52,8 @@ struct Known {
     streams: u32,
     /// The longest recent read of a stream, bytes.
     stream_read: u64,
+    /// The most recent reads at once that belong to no stream.
+    reads: Reads,
     /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
     seen: u64,
@@ -69,9 +73,16 @@ impl Known {
         if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
             self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
-            self.load = Load::new(&view, &self.cost, gain, &self.tempo, whole).or(self.load.take());
+            let room = self.room(evidence);
+            self.load = Load::new(&view, &self.cost, gain, &self.tempo, room, whole).or(self.load.take());
         }
         (gain, view)
+    }
+
+    /// What room its reads want.
+    fn room(&self, evidence: &Evidence) -> Room {
+        let Settings { prices, depth, .. } = evidence.settings;
+        Room { reads: self.reads, prices, depth }
     }
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
@@ -214,10 +225,14 @@ impl Planner {
         if look.stream_read > 0 {
             known.stream_read = look.stream_read.max(known.stream_read / 2);
         }
+        // Between two of its slices a tenant may have no read outstanding.
+        if look.reads.blocks > known.reads.blocks / 2 {
+            known.reads = look.reads;
+        }
         let observed = *look.observed?;
         let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
-        let (reads, width) = gain_of_reads(&view, &known.tempo, target, self.latest.frames);
+        let (reads, width) = gain_of_reads(&view, &known.tempo, known.room(&self.latest), target, self.latest.frames);
         let is_certain = known.tempo.width(width, gain.width()) <= CERTAIN_WITHIN && known.has_long_reads(target);
         Some(Gained {
             tenant: look.tenant,

@@ -260,10 +260,12 @@ impl Server {
     fn look(&mut self, tenant: TenantId) -> Look {
         let Server { planning, volumes, .. } = self;
         let Volumes { curves, measured, cache, route, now, .. } = volumes;
-        let stream_read = std::mem::take(&mut cache.partition_mut(tenant).stream_read);
+        let partition = cache.partition_mut(tenant);
+        let stream_read = std::mem::take(&mut partition.stream_read);
+        let reads = std::mem::replace(&mut partition.reads_most, partition.reads);
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let planned = &mut planning.tenants[tenant];
-        let mut look = Look { tenant, streams: partition.streams, stream_read, observed: None };
+        let mut look = Look { tenant, streams: partition.streams, stream_read, reads, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));

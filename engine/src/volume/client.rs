@@ -550,8 +550,12 @@ impl Volumes {
     /// Removes a request from the counts of its tenant.
     fn request_gone(&mut self, request: u32, volume: VolumeId) {
         let tenant = self.tenant_of(volume);
+        let scattered = std::mem::take(&mut self.requests[request].scattered);
         let partition = self.cache.partition_mut(tenant);
         partition.requests -= 1;
+        if scattered > 0 {
+            partition.end_read(scattered);
+        }
         if partition.crowded && partition.requests <= REQUESTS_PER_TENANT / 4 * 3 {
             partition.crowded = false;
             self.put_off(Todo::Replies(tenant));

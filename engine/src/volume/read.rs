@@ -27,6 +27,13 @@ impl Volumes {
         let stream = self.note_read(conn, volume, start, end);
         let state = &mut self.requests[request];
         state.stream = stream;
+        if state.kind == Kind::Read && stream.is_none() {
+            state.scattered = (end.div_ceil(BLOCK) - start / BLOCK) as u32;
+            let blocks = state.scattered;
+            let tenant = self.tenant_of(volume);
+            self.cache.partition_mut(tenant).begin_read(blocks);
+        }
+        let state = &mut self.requests[request];
         if state.end - state.start > PIECE && !self.client(conn).session.form.is_structured() {
             // Other replies must not be mixed into the data of a simple reply, so the read waits until no other request
             // of the connection is in progress.

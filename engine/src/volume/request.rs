@@ -49,6 +49,8 @@ pub(crate) struct Request {
     pub(crate) flush_first: bool,
     /// It is on the agenda, or on its connection's list of stalled reads.
     pub(crate) queued: bool,
+    /// Its blocks, if it is a read that belongs to no stream; else 0.
+    pub(crate) scattered: u32,
     /// It is one of the CACHE requests that its tenant may have in progress.
     pub(crate) caching: bool,
     pub(crate) arrived: Nanos,
@@ -80,6 +82,7 @@ impl Default for Request {
             ended: false,
             flush_first: false,
             queued: false,
+            scattered: 0,
             caching: false,
             arrived: 0,
             flags: 0,

@@ -217,6 +217,15 @@ impl Prices {
         1.0
     }
 
+    /// The time that each of `depth` reads takes, all over the device. A drive that rotates sorts what it has: that
+    /// saves as much of the positioning whatever the length. `None` if the device has no profile.
+    pub(crate) fn read_ns(&self, len: u64, depth: u64) -> Option<f64> {
+        let each_ns = |len| self.cost_ns(Op::Read, len) / self.utilisation(depth, self.load_ppm(Op::Read, len));
+        let sorted =
+            |small_ns: f64| self.alone_ns(Op::Read, len) - (self.alone_ns(Op::Read, BLOCK) - small_ns).max(0.0);
+        Some(if self.model?.half_turn_ns.is_some() { sorted(each_ns(BLOCK)) } else { each_ns(len) })
+    }
+
     /// Whether they are those of a device with a profile.
     pub(super) fn have_profile(&self) -> bool {
         self.model.is_some()

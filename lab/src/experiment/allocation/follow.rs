@@ -144,12 +144,28 @@ pub(super) fn kept_up_to_date(
     minutes: usize,
     seed: u64,
 ) -> Result<Vec<Allotment>, String> {
-    let all = run(context, mix, minutes, seed)?;
-    Ok(all.last().expect("there are minutes").present.clone())
+    Ok(run(context, mix, minutes, seed)?.present)
+}
+
+/// The same in the time that other allocations have to settle, and the mean latencies in the counted time after that,
+/// nanoseconds.
+pub(super) fn kept_and_counted(context: &Context, mix: &Mix, seed: u64) -> Result<(Vec<Allotment>, Vec<f64>), String> {
+    let minutes = (mix.scene.settle_ns / EVERY_NS) as usize;
+    let scene = Scene { settle_ns: mix.scene.settle_ns % EVERY_NS, ..mix.scene.clone() };
+    let mut kept = run(context, &Mix { scene, ..mix.clone() }, minutes, seed)?;
+    let counted = kept.running.window(mix.scene.counted_ns)?;
+    Ok((kept.present, counted.seen.iter().map(|seen| seen.latency_ns).collect()))
+}
+
+/// Tenants that run, what they have now, and what was done in each minute.
+struct Kept {
+    running: Running,
+    present: Vec<Allotment>,
+    minutes: Vec<Minute>,
 }
 
 /// Runs the mix, plan by plan.
-fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Vec<Minute>, String> {
+fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Kept, String> {
     let problem = mix.problem()?;
     let mut present = problem.equal();
     let mut actors = Vec::new();
@@ -168,7 +184,7 @@ fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Vec<Mi
         all.push(planner.plan(&mut running, &played, &mut present)?);
         context.progress.tick();
     }
-    Ok(all)
+    Ok(Kept { running, present, minutes: all })
 }
 
 /// The mix, the tenants of which exchange their loads.
@@ -226,7 +242,7 @@ fn follow(context: &Context) -> Result<Outcome, String> {
     let scene = Scene::new(context)?;
     let begin_ns = scene.fill_ns + scene.settle_ns;
     let mix = exchanged(&scene, begin_ns + change as u64 * EVERY_NS);
-    let runs = context.parallel(&context.seeds, |&seed| run(context, &mix, minutes, seed));
+    let runs = context.parallel(&context.seeds, |&seed| Ok(run(context, &mix, minutes, seed)?.minutes));
     let runs: Vec<Vec<Minute>> = runs.into_iter().collect::<Result<_, String>>()?;
     let rests: Vec<Rest> = runs.iter().map(|all| Rest::of(all, change)).collect();
     let most = |of: fn(&Rest) -> f64| rests.iter().map(of).fold(f64::NEG_INFINITY, f64::max);

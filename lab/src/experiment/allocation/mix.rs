@@ -135,9 +135,10 @@ impl Mix {
         of.iter().map(row).collect()
     }
 
-    /// Runs all rows with all seeds. Rows with the same allocation are the same runs.
+    /// Runs all rows with all seeds that have not been run. Rows with the same allocation are the same runs.
     pub fn measure(&self, context: &Context, rows: &mut [Row], seeds: &[u64]) -> Result<(), String> {
-        let mut distinct: Vec<Vec<Allotment>> = rows.iter().map(|row| row.allocation.clone()).collect();
+        let to_run = rows.iter().filter(|row| row.runs.is_empty());
+        let mut distinct: Vec<Vec<Allotment>> = to_run.map(|row| row.allocation.clone()).collect();
         distinct.sort_unstable();
         distinct.dedup();
         let work: Vec<(usize, u64)> =
@@ -147,7 +148,7 @@ impl Mix {
             Ok(played.seen.iter().map(|seen| seen.latency_ns).collect::<Vec<f64>>())
         });
         let runs = runs.into_iter().collect::<Result<Vec<_>, String>>()?;
-        for row in rows {
+        for row in rows.iter_mut().filter(|row| row.runs.is_empty()) {
             let at = distinct.iter().position(|allocation| *allocation == row.allocation).expect("it was run");
             row.runs = runs[at * seeds.len()..(at + 1) * seeds.len()].to_vec();
         }

@@ -1,0 +1,79 @@
+//! Room for reads: a partition that holds fewer reads at once than clients have outstanding makes each take longer.
+//!
+//! ```text
+//!   at once(c) = c / 2 / frames of a read, at most as many as are outstanding and as the device takes
+//!   slower(c)  = time of a read at depth at once(c) / time of one with all of them in the device
+//! ```
+//!
+//! Replies that are being read or sent have at most half of a partition (`cache/partition.rs`). A drive sorts what it
+//! has: with 2 of 32 random reads of 256 KiB it takes about twice as long for each. The times are those of the profile,
+//! of reads all over the disk; only their ratio counts. Reads of streams are not meant: their windows are a need of
+//! their own.
+
+use crate::cache::Reads;
+use crate::disk::policy::Prices;
+use crate::units::BLOCK;
+
+/// The reads of a tenant that want room at once.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Room {
+    pub(super) reads: Reads,
+    pub(super) prices: Prices,
+    /// Most requests in the device.
+    pub(super) depth: u32,
+}
+
+impl Room {
+    /// Time of a read with a partition of `frames` frames, relative to that with room for all of them: at least 1.
+    pub(super) fn slower(&self, frames: u64) -> f64 {
+        let Reads { requests, blocks } = self.reads;
+        let all = u64::from(requests.min(self.depth)).max(1);
+        let each = u64::from(blocks / requests.max(1)).max(1);
+        let at_once = (frames / 2 / each).clamp(1, all);
+        let times = [at_once, all].map(|depth| self.prices.read_ns(each * BLOCK, depth));
+        let [Some(some_ns), Some(all_ns)] = times else { return 1.0 };
+        (some_ns / all_ns).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::FRAMES_MIN;
+    use crate::disk::profile::{Direction, Finding, Key, Profile};
+    use crate::units::SECOND;
+
+    /// On a drive that positions in 10 ms, in less the more requests it has, and transfers 100 MB/s.
+    fn room(requests: u32, blocks_each: u32) -> Room {
+        let time = |key| match key {
+            Key::Random(_, bytes, depth) => {
+                let each_ns = 1e7 * f64::from(depth).powf(-0.3) + 10.0 * f64::from(bytes);
+                Some((key, Finding::plain(Some(SECOND as f64 / each_ns))))
+            }
+            Key::Sequential(Direction::Read, _) => Some((key, Finding::plain(Some(1e8)))),
+            Key::RotationPeriod => Some((key, Finding::plain(Some(8e6)))),
+            _ => None,
+        };
+        let mut profile = Profile::default();
+        profile.take(&Key::all().filter_map(time).collect::<Vec<_>>(), 1);
+        let reads = Reads { requests, blocks: requests * blocks_each };
+        Room { reads, prices: Prices::of(&profile).unwrap(), depth: 128 }
+    }
+
+    #[test]
+    fn reads_take_longer_without_room_for_all_of_them() {
+        let of = |requests, blocks_each, frames| room(requests, blocks_each).slower(frames);
+        let least = u64::from(FRAMES_MIN);
+        assert_eq!([of(0, 0, least), of(1, 256, least), of(32, 1, least)], [1.0; 3], "there is room");
+        let large = [least, 1024, 2048, 4096].map(|frames| of(32, 64, frames));
+        assert!(large.is_sorted_by(|a, b| a > b) && large[0] > 1.7 && large[3] == 1.0, "{large:?}");
+        let two = of(2, 256, least);
+        assert!((1.05..1.15).contains(&two), "two reads of 1 MiB: {two}");
+    }
+
+    #[test]
+    fn without_a_profile_nothing_is_known() {
+        let unknown = Room { prices: Prices::default(), ..room(32, 64) };
+        assert_eq!(unknown.slower(u64::from(FRAMES_MIN)), 1.0);
+    }
+}
