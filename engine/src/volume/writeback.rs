@@ -35,8 +35,8 @@ const WRITE_UNITS: u32 = 2;
 /// Blocks of a device request whose completion is included in the charge of the client's request.
 const PARTS_INCLUDED: usize = 8;
 
-/// A request writes at most a quarter of the partition to a disk: otherwise a sequential writer in a small partition has
-/// one request in the device at a time, and loses a revolution for each.
+/// A request writes at most a quarter of the partition to a disk: otherwise a sequential writer in a small partition
+/// has one request in the device at a time, and loses a revolution for each.
 const WRITES_AT_ONCE: u32 = 4;
 
 /// Time from a failed write-back to its retry in the background.
