@@ -240,6 +240,8 @@ pub(super) struct Load {
     /// S standalone, and the time of writes with the present partition, nanoseconds.
     alone_ns: [f64; 3],
     writes_ns: f64,
+    /// What room its reads want.
+    pub(super) room: Room,
 }
 
 /// The model of a tenant's mean times of a block.
@@ -335,7 +337,7 @@ impl Load {
             }
             (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
         }
-        Some(Load { points, alone_ns: alone, writes_ns: model.present().1 })
+        Some(Load { points, alone_ns: alone, writes_ns: model.present().1, room })
     }
 
     /// R_cache with `frames` frames that are in use: interpolated linearly.

@@ -7,8 +7,8 @@
 //!
 //! Replies that are being read or sent have at most half of a partition (`cache/partition.rs`). A drive sorts what it
 //! has: with 2 of 32 random reads of 256 KiB it takes about twice as long for each. The times are those of the profile,
-//! of reads all over the disk; only their ratio counts. Reads of streams are not meant: their windows are a need of
-//! their own.
+//! of reads all over the disk; only their ratio counts. A slice that is shorter than what all of them take sorts as
+//! many as it has time for. Reads of streams are not meant: their windows are a need of their own.
 
 use crate::cache::Reads;
 use crate::disk::policy::Prices;
@@ -26,13 +26,29 @@ pub(super) struct Room {
 impl Room {
     /// Time of a read with a partition of `frames` frames, relative to that with room for all of them: at least 1.
     pub(super) fn slower(&self, frames: u64) -> f64 {
-        let Reads { requests, blocks } = self.reads;
-        let all = u64::from(requests.min(self.depth)).max(1);
-        let each = u64::from(blocks / requests.max(1)).max(1);
-        let at_once = (frames / 2 / each).clamp(1, all);
-        let times = [at_once, all].map(|depth| self.prices.read_ns(each * BLOCK, depth));
-        let [Some(some_ns), Some(all_ns)] = times else { return 1.0 };
-        (some_ns / all_ns).max(1.0)
+        self.slower_at(frames / 2 / self.each())
+    }
+
+    /// The same in slices of `part` of the length that has room for them twice.
+    pub(super) fn slower_in(&self, part: f64) -> f64 {
+        self.slower_at((2.0 * part * self.all() as f64) as u64)
+    }
+
+    /// Blocks of a read.
+    fn each(&self) -> u64 {
+        u64::from(self.reads.blocks / self.reads.requests.max(1)).max(1)
+    }
+
+    fn all(&self) -> u64 {
+        u64::from(self.reads.requests.min(self.depth)).max(1)
+    }
+
+    fn slower_at(&self, at_once: u64) -> f64 {
+        let depths = [at_once.clamp(1, self.all()), self.all()];
+        match depths.map(|depth| self.prices.read_ns(self.each() * BLOCK, depth)) {
+            [Some(some_ns), Some(all_ns)] => (some_ns / all_ns).max(1.0),
+            _ => 1.0,
+        }
     }
 }
 
@@ -69,6 +85,14 @@ mod tests {
         assert!(large.is_sorted_by(|a, b| a > b) && large[0] > 1.7 && large[3] == 1.0, "{large:?}");
         let two = of(2, 256, least);
         assert!((1.05..1.15).contains(&two), "two reads of 1 MiB: {two}");
+    }
+
+    #[test]
+    fn slices_shorter_than_the_backlog_sort_a_part_of_it() {
+        let of = |part| room(32, 64).slower_in(part);
+        assert_eq!([0.5, 1.0, 7.0, f64::INFINITY].map(of), [1.0; 4]);
+        assert_eq!(of(0.25), room(32, 64).slower(2048), "as with room for 16");
+        assert!(of(0.0) > of(0.1) && of(0.1) > of(0.25) && of(0.25) > 1.0);
     }
 
     #[test]

@@ -114,9 +114,11 @@ impl Tenant<'_> {
         1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
     }
 
-    /// R_time in a round.
+    /// R_time in a round. A slice that has no room for the backlog sorts less of it than the device would standalone.
     fn time(&self, round_ns: f64) -> f64 {
-        (self.planned(round_ns) - self.shortfall).max(0.0)
+        let part = self.weight * round_ns / self.slice_least_ns;
+        let slower = self.load.map_or(1.0, |load| load.room.slower_in(part));
+        (self.planned(round_ns) - self.shortfall).max(0.0) / slower
     }
 
     /// The fewest frames with which the tenant keeps `keep` in this round. If its load is unknown: the frames that it
@@ -141,9 +143,10 @@ impl Tenant<'_> {
         self.load.map_or(u64::MAX, of_use).max(LEAST + self.transfer)
     }
 
-    /// The shortest round with this R_time.
+    /// The shortest round with this R_time, and with room for the backlog.
     fn round_for(&self, time: f64) -> f64 {
-        self.loss_ns / (self.weight * (1.0 - time - self.shortfall).max(f64::MIN_POSITIVE))
+        let slice_ns = self.loss_ns / (1.0 - time - self.shortfall).max(f64::MIN_POSITIVE);
+        slice_ns.max(self.slice_least_ns) / self.weight
     }
 }
 
