@@ -149,6 +149,17 @@ fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Cla
     }
 }
 
+/// The reads at once of recent looks: at least half of those before. A look without any says nothing: the clients may
+/// pause.
+fn recent(before: Reads, look: Reads) -> Reads {
+    let Reads { requests, blocks } = before;
+    match look {
+        Reads { requests: 0, .. } => before,
+        _ if look.blocks < blocks / 2 => Reads { requests: requests.div_ceil(2), blocks: blocks / 2 },
+        _ => look,
+    }
+}
+
 /// All tenants, the guest last, and the result for them.
 struct Survey {
     tenants: Vec<Facts>,
@@ -225,10 +236,7 @@ impl Planner {
         if look.stream_read > 0 {
             known.stream_read = look.stream_read.max(known.stream_read / 2);
         }
-        // Between two of its slices a tenant may have no read outstanding.
-        if look.reads.blocks > known.reads.blocks / 2 {
-            known.reads = look.reads;
-        }
+        known.reads = recent(known.reads, look.reads);
         let observed = *look.observed?;
         let target = observed.target;
         let (gain, view) = known.learn(observed, &self.latest);
@@ -463,6 +471,15 @@ fn permille(part: f64) -> u32 {
 mod tests {
     use super::super::load::tests::{cost, new, reads};
     use super::*;
+
+    #[test]
+    fn a_load_with_fewer_reads_at_once_is_believed_within_seconds() {
+        let of = |requests, each| Reads { requests, blocks: requests * each };
+        let mut reads = recent(Reads::default(), of(32, 64));
+        assert_eq!([recent(reads, of(0, 0)), recent(reads, of(20, 64))], [of(32, 64), of(20, 64)]);
+        (0..11).for_each(|_| reads = recent(reads, of(2, 1)));
+        assert_eq!(reads, of(2, 1));
+    }
 
     /// The curve says that 2,200 blocks are needed; the partition has 2,048, and there are no others to fill it with.
     #[test]
