@@ -55,7 +55,7 @@ pub(crate) struct Partition {
     pub(crate) unsent: u32,
     /// A connection is paused, or a read waits, until `unsent` is smaller or more of its replies are sent.
     pub(crate) throttled: bool,
-    /// Reads at present, and the most blocks of them at once since the planner looked last.
+    /// Outstanding reads now, and when they had the most blocks since the planner looked last.
     pub(crate) reads: Reads,
     pub(crate) reads_most: Reads,
     /// Streams with read-ahead.

@@ -86,7 +86,7 @@ pub(crate) struct Look {
     pub(crate) streams: u32,
     /// The longest read of a stream, bytes.
     pub(crate) stream_read: u64,
-    /// The most outstanding reads that belong to no stream.
+    /// The most reads that were outstanding at once since the last look, without those of streams.
     pub(crate) reads: Reads,
     /// `None` if it did nothing since the last look.
     pub(crate) observed: Option<Box<Observed>>,

@@ -240,7 +240,7 @@ pub(super) struct Load {
     /// S standalone, and the time of writes with the present partition, nanoseconds.
     alone_ns: [f64; 3],
     writes_ns: f64,
-    /// What room its reads want.
+    /// The reads that need room at once.
     pub(super) room: Room,
 }
 
@@ -306,8 +306,8 @@ impl Model<'_> {
 }
 
 impl Load {
-    /// From a curve, measured disk times, the gain by more dirty data, the tempo, and the room that reads want; `None`
-    /// without references. `whole`: frames of the whole cache.
+    /// From a curve, measured disk times, the gain by more dirty data, the tempo, and the reads that need room at once;
+    /// `None` without references. `whole`: frames of the whole cache.
     pub(super) fn new(view: &View, cost: &Cost, gain: Gain, tempo: &Tempo, room: Room, whole: u64) -> Option<Load> {
         if view.reads + view.writes <= 0.0 {
             return None;

@@ -52,7 +52,7 @@ struct Known {
     streams: u32,
     /// The longest recent read of a stream, bytes.
     stream_read: u64,
-    /// The most recent reads at once that belong to no stream.
+    /// The most reads that were outstanding at once in recent looks, without those of streams.
     reads: Reads,
     /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
@@ -79,7 +79,7 @@ impl Known {
         (gain, view)
     }
 
-    /// What room its reads want.
+    /// The reads that need room at once.
     fn room(&self, evidence: &Evidence) -> Room {
         let Settings { prices, depth, .. } = evidence.settings;
         Room { reads: self.reads, prices, depth }
@@ -149,8 +149,8 @@ fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Cla
     }
 }
 
-/// The reads at once of recent looks: at least half of those before. A look without any says nothing: the clients may
-/// pause.
+/// The most reads at once after a look that found `look`: at least half as many as `before`. If the look found none,
+/// the clients may only have paused, and nothing changes.
 fn recent(before: Reads, look: Reads) -> Reads {
     let Reads { requests, blocks } = before;
     match look {

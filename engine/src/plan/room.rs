@@ -1,14 +1,15 @@
-//! Room for reads: a partition that holds fewer reads at once than clients have outstanding makes each take longer.
+//! Room for reads: a read takes longer if the partition holds fewer reads at once than clients have outstanding.
 //!
 //! ```text
 //!   at once(c) = c / 2 / frames of a read, at most as many as are outstanding and as the device takes
-//!   slower(c)  = time of a read at depth at once(c) / time of one with all of them in the device
+//!   slower(c)  = time of a read at depth at once(c) / time of a read with all of them in the device
 //! ```
 //!
-//! Replies that are being read or sent have at most half of a partition (`cache/partition.rs`). A drive sorts what it
-//! has: with 2 of 32 random reads of 256 KiB it takes about twice as long for each. The times are those of the profile,
-//! of reads all over the disk; only their ratio counts. A slice that is shorter than what all of them take sorts as
-//! many as it has time for. Reads of streams are not meant: their windows are a need of their own.
+//! Replies that are being read or sent have at most half of a partition (`cache/partition.rs`). A drive sorts the
+//! requests that it has: with 2 instead of 32 random reads of 256 KiB, each takes about twice as long. The profile has
+//! these times, for reads all over the disk; only their ratio counts here. A slice that is too short for all reads
+//! sorts as many as it has time for. Reads of streams do not count: the planner plans memory for their read-ahead by
+//! itself.
 
 use crate::cache::Reads;
 use crate::disk::policy::Prices;
@@ -24,12 +25,12 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Time of a read with a partition of `frames` frames, relative to that with room for all of them: at least 1.
+    /// Time of a read with a partition of `frames` frames, relative to that with room for all reads: at least 1.
     pub(super) fn slower(&self, frames: u64) -> f64 {
         self.slower_at(frames / 2 / self.each())
     }
 
-    /// The same in slices of `part` of the length that has room for them twice.
+    /// The same by the length of the slices: `part` of the length in which all reads are served twice.
     pub(super) fn slower_in(&self, part: f64) -> f64 {
         self.slower_at((2.0 * part * self.all() as f64) as u64)
     }
@@ -45,6 +46,9 @@ impl Room {
 
     fn slower_at(&self, at_once: u64) -> f64 {
         let depths = [at_once.clamp(1, self.all()), self.all()];
+        if depths[0] == depths[1] {
+            return 1.0;
+        }
         match depths.map(|depth| self.prices.read_ns(self.each() * BLOCK, depth)) {
             [Some(some_ns), Some(all_ns)] => (some_ns / all_ns).max(1.0),
             _ => 1.0,

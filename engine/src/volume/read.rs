@@ -25,15 +25,13 @@ impl Volumes {
     pub(crate) fn read_arrived(&mut self, request: u32) {
         let Request { conn, volume, start, end, .. } = self.requests[request];
         let stream = self.note_read(conn, volume, start, end);
+        let tenant = self.tenant_of(volume);
         let state = &mut self.requests[request];
         state.stream = stream;
         if state.kind == Kind::Read && stream.is_none() {
             state.scattered = (end.div_ceil(BLOCK) - start / BLOCK) as u32;
-            let blocks = state.scattered;
-            let tenant = self.tenant_of(volume);
-            self.cache.partition_mut(tenant).begin_read(blocks);
+            self.cache.partition_mut(tenant).begin_read(state.scattered);
         }
-        let state = &mut self.requests[request];
         if state.end - state.start > PIECE && !self.client(conn).session.form.is_structured() {
             // Other replies must not be mixed into the data of a simple reply, so the read waits until no other request
             // of the connection is in progress.

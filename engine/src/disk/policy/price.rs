@@ -217,13 +217,19 @@ impl Prices {
         1.0
     }
 
-    /// The time that each of `depth` reads takes, all over the device. A drive that rotates sorts what it has: that
-    /// saves as much of the positioning whatever the length. `None` if the device has no profile.
+    /// The time of the device that each of `depth` random reads takes. A drive that rotates sorts the requests that it
+    /// has. This saves the same part of the positioning for reads of any length. `None` if the device has no profile.
     pub(crate) fn read_ns(&self, len: u64, depth: u64) -> Option<f64> {
-        let each_ns = |len| self.cost_ns(Op::Read, len) / self.utilisation(depth, self.load_ppm(Op::Read, len));
-        let sorted =
-            |small_ns: f64| self.alone_ns(Op::Read, len) - (self.alone_ns(Op::Read, BLOCK) - small_ns).max(0.0);
-        Some(if self.model?.half_turn_ns.is_some() { sorted(each_ns(BLOCK)) } else { each_ns(len) })
+        if self.model?.half_turn_ns.is_none() {
+            return Some(self.each_ns(Op::Read, len, depth));
+        }
+        let [small_ns, alone_ns] = [BLOCK, len].map(|len| self.alone_ns(Op::Read, len));
+        Some(alone_ns - (small_ns - self.each_ns(Op::Read, BLOCK, depth)).max(0.0))
+    }
+
+    /// The time of the device that each of `depth` such requests takes, by the load that they are together.
+    fn each_ns(&self, op: Op, len: u64, depth: u64) -> f64 {
+        self.cost_ns(op, len) / self.utilisation(depth, self.load_ppm(op, len))
     }
 
     /// Whether they are those of a device with a profile.
@@ -242,7 +248,7 @@ impl Prices {
         if follows && matches!(op, Op::Read | Op::Write { durable: false }) {
             return Some(of(len as f64 * SECOND as f64 / stream_bytes_per_s, STREAM_ERROR));
         }
-        let alone_ns = self.cost_ns(op, len) / self.utilisation(outstanding, self.load_ppm(op, len));
+        let alone_ns = self.each_ns(op, len, outstanding);
         let Some(half_turn_ns) = half_turn_ns else { return Some(of(alone_ns, RATE_ERROR)) };
         let seeks = (1.0 - half_turn_ns / self.alone_ns(Op::Read, BLOCK)).clamp(0.0, 1.0) * alone_ns;
         Some(Estimate { standalone_ns: alone_ns - seeks / 2.0, uncertain_ns: seeks / 2.0 })

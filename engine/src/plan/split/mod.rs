@@ -114,7 +114,8 @@ impl Tenant<'_> {
         1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
     }
 
-    /// R_time in a round. A slice that has no room for the backlog sorts less of it than the device would standalone.
+    /// R_time in a round. If the slice is too short for the backlog, the device sorts fewer requests together than it
+    /// would standalone.
     fn time(&self, round_ns: f64) -> f64 {
         let part = self.weight * round_ns / self.slice_least_ns;
         let slower = self.load.map_or(1.0, |load| load.room.slower_in(part));

@@ -147,8 +147,8 @@ pub(super) fn kept_up_to_date(
     Ok(run(context, mix, minutes, seed)?.present)
 }
 
-/// The same in the time that other allocations have to settle, and the mean latencies in the counted time after that,
-/// nanoseconds.
+/// What it has made after the time in which other allocations warm up, and the mean latencies in the counted time that
+/// follows in the same run, nanoseconds.
 pub(super) fn kept_and_counted(context: &Context, mix: &Mix, seed: u64) -> Result<(Vec<Allotment>, Vec<f64>), String> {
     let minutes = (mix.scene.settle_ns / EVERY_NS) as usize;
     let scene = Scene { settle_ns: mix.scene.settle_ns % EVERY_NS, ..mix.scene.clone() };
@@ -158,14 +158,14 @@ pub(super) fn kept_and_counted(context: &Context, mix: &Mix, seed: u64) -> Resul
 }
 
 /// Tenants that run, what they have now, and what was done in each minute.
-struct Kept {
+struct Followed {
     running: Running,
     present: Vec<Allotment>,
     minutes: Vec<Minute>,
 }
 
 /// Runs the mix, plan by plan.
-fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Kept, String> {
+fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Followed, String> {
     let problem = mix.problem()?;
     let mut present = problem.equal();
     let mut actors = Vec::new();
@@ -184,7 +184,7 @@ fn run(context: &Context, mix: &Mix, minutes: usize, seed: u64) -> Result<Kept, 
         all.push(planner.plan(&mut running, &played, &mut present)?);
         context.progress.tick();
     }
-    Ok(Kept { running, present, minutes: all })
+    Ok(Followed { running, present, minutes: all })
 }
 
 /// The mix, the tenants of which exchange their loads.

@@ -34,10 +34,11 @@ pub const RANDOM: Experiment = Experiment {
 pub const TRACES: Experiment = Experiment {
     name: "allocation-traces",
     question: "And with the requests of real servers?",
-    setup: "As allocation-random, but after an hour the loads are others. So ours is `aerogel allocate run` in the \
-            ten minutes that the others have to warm up, and counts after that; the baselines have seen all of these \
-            minutes before. Two gateways with 32 MiB and a server with 64 MiB. Traces: a web server, MySQL, SQL Server \
-            and a virtual machine; 8 requests outstanding or thought about, 5 ms of think time, offsets modulo 12 GiB.",
+    setup: "As allocation-random, but the loads change within an hour. So ours is `aerogel allocate run` in the ten \
+            minutes in which the others warm up, in the same run. The surfaces that the baselines search were measured \
+            in the same minutes. Two gateways with 32 MiB and a server with 64 MiB. Traces: a web server, MySQL, SQL \
+            Server and a virtual machine; 8 requests outstanding or thought about, 5 ms of think time, offsets modulo \
+            12 GiB.",
     paper: "Not in the paper.",
     run: traced,
 };
@@ -95,15 +96,15 @@ fn any(scene: &Scene, seed: u64) -> Mix {
 
 /// Which allocations of `allocate run` count.
 #[derive(Clone, Copy)]
-enum Kept {
-    /// The one after so many minutes, in a run of its own.
+enum Ours {
+    /// The allocation after so many minutes. It is then measured in another run.
     After(usize),
-    /// The one after the time that others have to settle, in the same run.
+    /// The allocation after the time in which others warm up. It is measured in the same run.
     Settling,
 }
 
 /// Runs ours and the baselines in each mix: one plan, and what `allocate run` has made.
-fn compare(context: &Context, base: &Scene, mixes: &[Mix], kept: Kept) -> Result<Outcome, String> {
+fn compare(context: &Context, base: &Scene, mixes: &[Mix], ours: Ours) -> Result<Outcome, String> {
     let mut kinds: Vec<Kind> = Vec::new();
     for (kind, _) in mixes.iter().flat_map(|mix| &mix.tenants) {
         if !kinds.iter().any(|known| known.name == kind.name) {
@@ -119,9 +120,9 @@ fn compare(context: &Context, base: &Scene, mixes: &[Mix], kept: Kept) -> Result
     let planned = context.parallel(mixes, |mix| {
         let seed = context.seeds[0];
         let (planned, promised_ns, model) = mix.ours(&profile, seed)?;
-        let (allocation, runs) = match kept {
-            Kept::After(minutes) => (kept_up_to_date(context, mix, minutes, seed)?, vec![]),
-            Kept::Settling => {
+        let (allocation, runs) = match ours {
+            Ours::After(minutes) => (kept_up_to_date(context, mix, minutes, seed)?, vec![]),
+            Ours::Settling => {
                 let (allocation, latencies_ns) = kept_and_counted(context, mix, seed)?;
                 (allocation, vec![latencies_ns])
             }
@@ -136,12 +137,12 @@ fn compare(context: &Context, base: &Scene, mixes: &[Mix], kept: Kept) -> Result
         Ok(rows)
     });
     let planned: Vec<Vec<Row>> = planned.into_iter().collect::<Result<_, String>>()?;
-    let ours = [OURS, ONE_PLAN];
+    let schemes = [OURS, ONE_PLAN];
     let (mut claims, mut data, mut groups) = (Vec::new(), Vec::new(), Vec::new());
-    let mut gains = vec![Vec::new(); ours.len()];
+    let mut gains = vec![Vec::new(); schemes.len()];
     for ((number, mix), mut rows) in (1..).zip(mixes).zip(planned) {
         mix.measure(context, &mut rows, &context.seeds[..1])?;
-        let best = rows[ours.len()..].iter().map(Row::total_ns).fold(f64::INFINITY, f64::min);
+        let best = rows[schemes.len()..].iter().map(Row::total_ns).fold(f64::INFINITY, f64::min);
         for (row, gains) in rows.iter().zip(&mut gains) {
             gains.push(best / row.total_ns());
             let name = format!("mix {number} ({}): {} / best baseline", mix.name, row.scheme);
@@ -156,11 +157,11 @@ fn compare(context: &Context, base: &Scene, mixes: &[Mix], kept: Kept) -> Result
         let bars = rows.iter().map(|row| row.total_ns() / first).collect();
         groups.push(Group { label: number.to_string(), bars });
     }
-    for (scheme, gains) in ours.iter().zip(gains) {
+    for (scheme, gains) in schemes.iter().zip(gains) {
         let name = format!("mean gain of {scheme} on the best baseline");
         claims.push(Claim::new(name, mean(gains), Bound::AtLeast(1.0)));
     }
-    let names: Vec<&str> = ours.iter().copied().chain(BASELINES.iter().map(|scheme| scheme.name())).collect();
+    let names: Vec<&str> = schemes.iter().copied().chain(BASELINES.iter().map(|scheme| scheme.name())).collect();
     let pictures = vec![Picture {
         name: "mixes".into(),
         caption: format!("Sum of mean latencies by mix and scheme; {} is 1.", names[0]),
@@ -174,7 +175,7 @@ fn random(context: &Context) -> Result<Outcome, String> {
     let count = if context.quick { 1 } else { MIXES };
     let mixes: Vec<Mix> = (0..count).map(|number| any(&scene, context.seeds[0] * MIXES + number)).collect();
     let minutes = if context.quick { RUN_QUICK_MIN } else { RUN_MIN };
-    compare(context, &scene, &mixes, Kept::After(minutes))
+    compare(context, &scene, &mixes, Ours::After(minutes))
 }
 
 fn traced(context: &Context) -> Result<Outcome, String> {
@@ -194,7 +195,7 @@ fn traced(context: &Context) -> Result<Outcome, String> {
         mix("MySQL, TPC-W, web server, Zipf95", vec![of(1), Kind::tpcw(), of(2), Kind::zipf95()]),
         mix("virtual machine, RUBiS, SQL Server", vec![of(0), Kind::rubis(), of(3)]),
     ];
-    compare(context, &scene, &mixes[..if context.quick { 1 } else { 3 }], Kept::Settling)
+    compare(context, &scene, &mixes[..if context.quick { 1 } else { 3 }], Ours::Settling)
 }
 
 #[cfg(test)]
