@@ -321,6 +321,25 @@ mod tests {
     }
 
     #[test]
+    fn more_reads_at_once_take_less_time_each_as_long_as_the_device_gains_by_them() {
+        assert_eq!(Prices::default().read_ns(4096, 1), None, "no profile");
+        // A device without heads serves 8 at a time.
+        let mut flash = profile();
+        flash.take(&[(Key::Sequential(Read, 0), Finding::plain(Some(1e9)))], 1);
+        let times = |profile: &Profile| {
+            let prices = Prices::of(profile).unwrap();
+            [1, 4, 8, 32].map(|depth| prices.read_ns(4096, depth).unwrap())
+        };
+        let [one, four, eight, all] = times(&flash);
+        assert!(one > 3.5 * four && four > 1.5 * eight && eight < 1.2 * all, "{one} {four} {eight} {all}");
+        // A drive saves as much of 1 MiB as of 4 KiB.
+        flash.take(&[(Key::RotationPeriod, Finding::plain(Some(8e6)))], 1);
+        let prices = Prices::of(&flash).unwrap();
+        let saved = |len: u64| prices.read_ns(len, 1).unwrap() - prices.read_ns(len, 8).unwrap();
+        assert!((saved(1 << 20) / saved(4096) - 1.0).abs() < 0.01, "{} {}", saved(1 << 20), saved(4096));
+    }
+
+    #[test]
     fn costs_are_those_of_the_profile_and_between_them() {
         let prices = Prices::of(&profile()).unwrap();
         let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
