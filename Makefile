@@ -9,11 +9,15 @@ TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
 # Experiments that take 10 s and more each: they find regressions of performance, not bugs.
-LONG_LAB := insulated-four insulated-streams sharing-cache guarantees-hostile allocation-model allocation-follow \
-	headless-writer headless-stream-writer insulated-absorbed sharing-streams sharing-stream-random
+LONG_LAB := insulated-four insulated-streams insulated-oracle sharing-cache sharing-depths guarantees-hostile \
+	allocation-model allocation-paper allocation-follow headless-writer headless-stream-writer insulated-absorbed \
+	sharing-streams sharing-stream-random
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
-# What the tests run comes from one build of the whole workspace: `-p` would build dependencies with other features.
+# What ships and what the tests run has the features of the whole workspace: with `-p`, dependencies would have others,
+# and be built again. `.ci/run` builds what ships with PROFILE=checked, as the tests do.
+PROFILE ?= release
+BUILD := cargo build --profile $(PROFILE) --workspace --bin aerogel
 BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
@@ -27,17 +31,17 @@ help: ## list the tasks
 
 run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
 	@scripts/setup run
-	cargo build --release -p node
-	$(TARGET)/release/aerogel serve --data $(DATA)
+	$(BUILD)
+	$(TARGET)/$(PROFILE)/aerogel serve --data $(DATA)
 
 cluster: ## build, and start etcd, three servers with simulated disks and a gateway, until Ctrl-C
 	@scripts/setup cluster
-	cargo build --release -p node
-	@scripts/cluster $(TARGET)/release/aerogel
+	$(BUILD)
+	@scripts/cluster $(TARGET)/$(PROFILE)/aerogel
 
 build: ## build the server: target/release/aerogel
 	@scripts/setup run
-	cargo build --release -p node
+	$(BUILD)
 
 test: ## all tests that run in minutes
 	@scripts/setup test
@@ -89,12 +93,13 @@ swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load,
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
 
 test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)
-	cargo test --workspace $(CHECKED) --test slices -- --ignored --nocapture
+	cargo test --workspace $(CHECKED) --test all slices:: -- --ignored --nocapture
 
 test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../shared/data/traces)
 	$(BUILD_CHECKED)
 	@if [ -d $(TRACES) ]; then \
-		AEROGEL_TRACES=$(abspath $(TRACES)) cargo test --workspace $(CHECKED) --features lab/whole-traces --test traces && \
+		AEROGEL_TRACES=$(abspath $(TRACES)) \
+			cargo test --workspace $(CHECKED) --features lab/whole-traces --test all traces:: && \
 		$(TARGET)/checked/aerogel-lab run --quick insulated-traces --traces $(TRACES) --check docs/claims-lab.md; \
 	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
@@ -133,71 +138,71 @@ test-debian13: ## tests with the clients of Debian 13: qemu 10, libnbd 1.22 (ONL
 		$(addprefix -k ,$(or $(ONLY),fio gateway handshake images policies requests sessions tools transactions))
 
 install: build ## install into PREFIX (/usr/local), below DESTDIR: program, man pages, completions, unit
-	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/release/aerogel
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/$(PROFILE)/aerogel
 
 deb: build ## a Debian package in target/debian
 	@scripts/setup deb
-	scripts/deb $(TARGET)/release/aerogel $(TARGET)/debian
+	scripts/deb $(TARGET)/$(PROFILE)/aerogel $(TARGET)/debian
 
 readme: ## run the commands that the README and the chapters on gateways and off-load show
 	@scripts/setup test
-	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
-	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/gateway.md
-	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/offload.md
-	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check docs/manual/allocate.md
+	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check README.md
+	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/gateway.md
+	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/offload.md
+	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/allocate.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/run.py $(BENCH)
 
 bench-passes: ## the longest pass of the data thread, with 1,000 tenants of which 256 end their trials together
-	cargo test --release -p lab --test planning -- --nocapture --test-threads 1
+	cargo test --release -p lab --test all planning:: -- --nocapture --test-threads 1
 
 bench-headless: ## three tenants on the disk of this machine, taken for an SSD (10 minutes; BENCH="--only readers")
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/headless.py $(BENCH)
 
 bench-insulation: ## against schedulers, weights and ceilings of the kernel, and qemu-nbd (root; 25 minutes)
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/insulation.py $(BENCH)
 
 bench-guarantees: ## guarantees under insulated and under token buckets, with fio in real time (half an hour)
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/guarantees.py $(BENCH)
 
 bench-mixes: ## the laboratory's mixes in real time, driven by fio, against virtual time (half an hour)
 	@scripts/setup bench
-	cargo build --release -p node -p lab
+	$(BUILD) --bin aerogel-lab
 	$(PYTHON) bench/mixes.py $(BENCH)
 
 bench-cluster: ## striped tenants of a cluster in real time, driven by fio, against virtual time (10 minutes)
 	@scripts/setup test
-	cargo build --release -p node -p lab
+	$(BUILD) --bin aerogel-lab
 	$(PYTHON) bench/cluster.py $(BENCH)
 
 bench-allocate: ## allocation over two gateways and a server in real time, with fio and MariaDB (root; 15 minutes)
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/allocate.py $(BENCH)
 
 bench-attacks: ## one tenant's requests alone and while another attacks, on an idle machine (4 minutes; ONLY=pattern)
 	@scripts/setup test
-	cargo build --release -p node
+	$(BUILD)
 	AEROGEL_BIN=$(abspath $(TARGET))/release/aerogel AEROGEL_TEST_TIGHT=1 AEROGEL_TEST_SAY=1 \
 		$(PYTHON) tests/run.py -k 'test_attacks*$(ONLY)'
 
 bench-release: ## this release against an earlier one, in turns (BASE=REVISION or a binary; 25 minutes)
 	@scripts/setup bench
-	cargo build --release -p node
+	$(BUILD)
 	$(PYTHON) bench/releases.py $(BASE) $(BENCH)
 
 bench-realtime: ## whether a simulated disk of a running server keeps virtual time
 	@scripts/setup bench
-	cargo build --release -p node -p lab
+	$(BUILD) --bin aerogel-lab
 	$(PYTHON) bench/realtime.py $(BENCH)
 
 # The stable compiler takes the fuzzer's flags when it is told so; no sanitizer, because there is no `unsafe` here.

@@ -11,7 +11,7 @@ from harness.throttle import Throttle, needed
 from harness.wait import until
 
 # For `tests/run.py`.
-LANE = 1
+LANE = 4
 
 # Data that waits in the block layer, and its rate: four seconds in total, much longer than a start takes.
 BYTES = 2 * MIB

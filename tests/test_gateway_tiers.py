@@ -10,6 +10,7 @@ from harness.gateway import BLOCK, Load, Verified, content
 from harness.server import MIB
 from harness.wait import until
 
+LANE = 4
 WORKING_SET = 12 * MIB  # More than either cache of 8 MiB, less than both.
 CACHE = "8MiB"
 LABELS = '{disk="default",volume="%s",tenant="%s"}'

@@ -9,6 +9,7 @@ from harness.throttle import Throttle, needed
 from harness.wait import until
 
 # Zeros of a creation or a growth, and their rate: eight seconds, much longer than it takes to enable off-loading.
+LANE = 4
 BYTES = 64 * MIB
 BYTES_PER_SECOND = BYTES // 8
 MARK = "offload = true"

@@ -8,6 +8,7 @@ from harness.server import MIB
 from harness.wait import until
 
 # Servers whose export cannot be a store.
+LANE = 4
 SERVERS = {
     "odd": ["nbdkit", "-f", "memory", "20000001"],
     "none": ["nbdkit", "-f", "memory", "0"],

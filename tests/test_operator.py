@@ -17,7 +17,7 @@ from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
 # For `tests/run.py`.
-LANE = 2
+LANE = 3
 
 USAGE = 2
 

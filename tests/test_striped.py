@@ -12,6 +12,7 @@ from harness.wait import until
 
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 TURNS = 20 if LONG else 3
+LANE = 4
 KIB = 1024
 
 

@@ -1,4 +1,4 @@
-//! The manual shows the help as the program prints it. `UPDATE_MANUAL=1 cargo test -p lab --test manual` writes it.
+//! The manual shows the help as the program prints it. `UPDATE_MANUAL=1 cargo test -p lab the_manual_agrees` writes it.
 
 #[path = "../../tests/harness/agrees.rs"]
 mod agrees;

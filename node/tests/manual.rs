@@ -1,4 +1,5 @@
-//! The manual shows the help as the program prints it. `UPDATE_MANUAL=1 cargo test -p node --test manual` writes it.
+//! The manual shows the help as the program prints it. `UPDATE_MANUAL=1 cargo test -p node the_manual_agrees` writes
+//! it.
 
 #[path = "../../tests/harness/agrees.rs"]
 mod agrees;

@@ -1,6 +1,5 @@
 //! Each planted bug is found by the swarm within 1,500 worlds: the checkers detect errors. For some bugs these are
 //! worlds of one kind, which is rare among random ones.
-#![cfg(feature = "planted-bugs")]
 
 use std::io::Write;
 use std::sync::Mutex;

@@ -5,19 +5,19 @@ use sim::machines;
 use sim::swarm::{self, Worlds};
 
 /// `make test-swarm` runs others of these.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 /// Of worlds of several machines.
-const MACHINES_SEEDS: u64 = 150;
-/// Of those in which two caches in a row demote, beyond the third of the former.
+const MACHINES_SEEDS: u64 = 100;
+/// Of those in which two caches in a row demote: others than these.
 const TIERS_SEEDS: std::ops::Range<u64> = 216..240;
 /// Of worlds of machines that off-load writes to one another.
-const STORES_SEEDS: u64 = 150;
+const STORES_SEEDS: u64 = 100;
 /// Of worlds with striped volumes.
-const STRIPES_SEEDS: u64 = 200;
+const STRIPES_SEEDS: u64 = 130;
 /// Of worlds with two gateways.
-const GATEWAYS_SEEDS: u64 = 60;
+const GATEWAYS_SEEDS: u64 = 40;
 /// Of worlds of servers that follow a schedule.
-const CLUSTERS_SEEDS: u64 = 30;
+const CLUSTERS_SEEDS: u64 = 20;
 
 fn run_all(worlds: Worlds, seeds: u64, option: &str) {
     for seed in 0..seeds {

@@ -32,17 +32,24 @@ use tracing::{debug, warn};
 use crate::address::Listener;
 use crate::descriptors;
 
-/// Time limit for the head of a request, from the connect or from the previous answer. Commands and scrapers send
-/// theirs at once; a client that reuses a connection after a longer pause has to connect again.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a client may take. Commands and scrapers send their requests at once; a client that reuses a connection after a
+/// longer pause has to connect again. The largest response has about 1 MB.
+const LIMITS: Limits = Limits { head: Duration::from_secs(10), response: Duration::from_secs(20) };
 /// Bytes of a request's head at most. Ours have a few hundred.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Time limit for receiving a response, from the moment when the socket is full. The largest response has about 1 MB.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The delay before the next attempt after an accept failed, or when descriptors are scarce.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The minimum interval of log lines about failed accepts, which repeat until their cause is gone.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// Time limits of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// For the head of a request, from the connect or from the previous answer.
+    head: Duration,
+    /// For receiving a response, from the moment when the socket is full.
+    response: Duration,
+}
 
 /// The purpose of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,18 +89,18 @@ where
     if purpose == Purpose::Other && descriptors::are_scarce(&socket) {
         return Err(io::Error::other("file descriptors are scarce, and the last ones are kept for api.sock"));
     }
-    tokio::spawn(converse(socket, router.clone(), place));
+    tokio::spawn(converse(socket, router.clone(), place, LIMITS));
     Ok(())
 }
 
-async fn converse<S>(socket: S, router: Router, _place: OwnedSemaphorePermit)
+async fn converse<S>(socket: S, router: Router, _place: OwnedSemaphorePermit, limits: Limits)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let answer = service_fn(move |request: hyper::Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
-    if let Err(error) = builder.serve_connection(TokioIo::new(Taken::new(socket)), answer).await {
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HEAD_BYTES_MAX);
+    if let Err(error) = builder.serve_connection(TokioIo::new(Taken::new(socket, limits.response)), answer).await {
         debug!("an HTTP connection ended: {error}");
     }
 }
@@ -116,22 +123,23 @@ impl Complaints {
     }
 }
 
-/// A connection whose writes fail after [`RESPONSE_TIMEOUT`] if the client does not read.
+/// A connection whose writes fail after a time if the client does not read.
 struct Taken<S> {
     socket: S,
+    limit: Duration,
     /// Runs from the moment when the socket was full until everything is flushed, so that a client that reads single
     /// bytes does not extend it.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Taken<S> {
-    fn new(socket: S) -> Taken<S> {
-        Taken { socket, deadline: None }
+    fn new(socket: S, limit: Duration) -> Taken<S> {
+        Taken { socket, limit, deadline: None }
     }
 
     fn in_time<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_pending() {
-            let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(RESPONSE_TIMEOUT)));
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.limit)));
             ready!(deadline.as_mut().poll(cx));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -185,16 +193,21 @@ mod tests {
 
     use super::*;
 
+    /// Shorter than those that ship, so that the tests are, too; the times allowed below are for a busy machine.
+    const SHORT: Limits = Limits { head: Duration::from_secs(2), response: Duration::from_secs(1) };
+    const LATE: Duration = Duration::from_secs(5);
+
     /// A connection to a server whose only page has `bytes`, and its permit.
     fn connect(bytes: usize) -> (UnixStream, Arc<Semaphore>) {
         let router = Router::new().fallback(move || async move { "x".repeat(bytes) });
         let (ours, theirs) = UnixStream::pair().unwrap();
         let places = Arc::new(Semaphore::new(1));
         let place = places.clone().try_acquire_owned().unwrap();
-        tokio::spawn(converse(theirs, router, place));
+        tokio::spawn(converse(theirs, router, place, SHORT));
         (ours, places)
     }
 
+    /// Waits for the end of the connection.
     async fn freed(places: &Semaphore) -> Duration {
         let begun = Instant::now();
         drop(places.acquire().await.unwrap());
@@ -203,41 +216,39 @@ mod tests {
 
     const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn silent_and_slow_heads_end() {
-        let (_ours, places) = connect(1);
-        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1), "silent");
-        let (mut ours, places) = connect(1);
+        let ((_ours, silent), (mut ours, slow)) = (connect(1), connect(1));
         ours.write_all(&HEAD[..20]).await.unwrap();
-        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1), "half a head");
+        assert!(freed(&silent).await <= SHORT.head + LATE, "silent");
+        assert!(freed(&slow).await <= LATE, "half a head");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_connection_that_is_kept_alive_may_be_idle_for_as_long_and_no_longer() {
         let (mut ours, places) = connect(1);
         let mut answer = [0; 512];
-        for _ in 0..2 {
+        for _ in 0..4 {
             ours.write_all(HEAD).await.unwrap();
             assert!(ours.read(&mut answer).await.unwrap() > 0);
-            tokio::time::advance(HEAD_TIMEOUT / 2).await;
+            tokio::time::sleep(SHORT.head / 3).await;
         }
-        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1));
+        assert!(freed(&places).await <= SHORT.head + LATE);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_response_that_is_not_taken_ends() {
-        let (mut ours, places) = connect(16 << 20);
-        ours.write_all(HEAD).await.unwrap();
-        assert!(freed(&places).await <= RESPONSE_TIMEOUT + HEAD_TIMEOUT, "not a byte taken");
-        let (mut ours, places) = connect(16 << 20);
+        let ((mut silent, not_taken), (mut ours, trickled)) = (connect(16 << 20), connect(16 << 20));
+        silent.write_all(HEAD).await.unwrap();
         ours.write_all(HEAD).await.unwrap();
         let trickle = tokio::spawn(async move {
             let mut some = [0; 512];
             while ours.read(&mut some).await.is_ok_and(|bytes| bytes > 0) {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                tokio::time::sleep(SHORT.response / 10).await;
             }
         });
-        assert!(freed(&places).await <= RESPONSE_TIMEOUT + HEAD_TIMEOUT, "a little a second");
+        assert!(freed(&not_taken).await <= SHORT.response + LATE, "not a byte taken");
+        assert!(freed(&trickled).await <= SHORT.response + LATE, "a little ten times in the time limit");
         trickle.abort();
     }
 }
