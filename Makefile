@@ -146,10 +146,10 @@ deb: build ## a Debian package in target/debian
 
 readme: ## run the commands that the README and the chapters on gateways and off-load show
 	@scripts/setup test
-	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check README.md
-	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/gateway.md
-	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/offload.md
-	PATH="$(abspath $(TARGET)/$(PROFILE)):$$PATH" scripts/readme-check docs/manual/allocate.md
+	scripts/readme-check README.md
+	scripts/readme-check docs/manual/gateway.md
+	scripts/readme-check docs/manual/offload.md
+	scripts/readme-check docs/manual/allocate.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
 	@scripts/setup bench

@@ -35,6 +35,10 @@ const WRITE_UNITS: u32 = 2;
 /// Blocks of a device request whose completion is included in the charge of the client's request.
 const PARTS_INCLUDED: usize = 8;
 
+/// A request writes at most a quarter of the partition to a disk: otherwise a sequential writer in a small partition
+/// has one request in the device at a time, and loses a revolution for each.
+const WRITES_AT_ONCE: u32 = 4;
+
 /// Time from a failed write-back to its retry in the background.
 const RETRY_NS: u64 = SECOND;
 
@@ -169,9 +173,13 @@ impl Volumes {
         let age_ms = u64::from(self.cache.age_ms(own, id));
         let (route, waiters, now) = (&mut self.route, &mut self.waiters, self.now);
         let (mut begun, mut all) = (0, Wanted::default());
-        let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
-        // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let partition = self.cache.partition(tenant);
+        // While one request is written, another one is to be in the device, and as much is to arrive. A partition that
+        // shrinks writes what it still has.
+        let frames = partition.target.max(partition.used);
+        let part = if durable || route.is_elsewhere(volume) { u64::MAX } else { u64::from(frames / WRITES_AT_ONCE) };
+        let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable }).min(part);
+        // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let gap_max = if partition.writing < partition.target / 8 { route.gap_blocks_max(volume) } else { 0 };
         let reach = Reach { blocks_max, gap_max };
         let mut blocks = 0;
@@ -340,10 +348,14 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::FRAME_BYTES;
     use crate::disk::Op;
     use crate::errno::Errno;
+    use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::command;
+    use crate::spec::{CacheSpec, TenantSpec};
     use crate::units::{BLOCK, SECOND};
+    use crate::volume::Receive;
     use crate::volume::rig::Rig;
 
     const WRITE: Op = Op::Write { durable: false };
@@ -403,6 +415,31 @@ mod tests {
         }
         let at = |block: u64| rig.medium[(block * BLOCK) as usize];
         assert_eq!([9, 10, 11, 12, 13].map(at), [1, 7, 9, 7, 1]);
+    }
+
+    #[test]
+    fn a_small_partition_has_several_writes_of_a_stream_in_the_device() {
+        const LEN: u64 = 64 * BLOCK;
+        let mut rig = Rig::new();
+        let asked = |frames: u64| TenantSpec { cache: CacheSpec::Asked(frames * FRAME_BYTES), ..TenantSpec::default() };
+        for frames in [136, 200, 335, 352, 500] {
+            rig.complete_all();
+            rig.set_tenant(TenantId(0), asked(frames));
+            let mut next = 0;
+            for _ in 0..30 {
+                // The client sends what is accepted.
+                while rig.receive(ConnId(0)) == Receive::Header {
+                    rig.ask(next, command::WRITE, 0, next % 8 * LEN, LEN);
+                    rig.write_on(ConnId(0), 7);
+                    next += 1;
+                }
+                assert!(rig.device.len() > 1, "{frames} frames, write {next}: {:?}", writes(&rig));
+                rig.complete(0, Ok(()));
+                rig.write_on(ConnId(0), 7);
+            }
+            rig.complete_all();
+            rig.write_on(ConnId(0), 7);
+        }
     }
 
     #[test]
