@@ -15,9 +15,9 @@ LONG_LAB := insulated-four insulated-streams insulated-oracle sharing-cache shar
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
 # What ships and what the tests run has the features of the whole workspace: with `-p`, dependencies would have others,
-# and be built again. `.ci/run` builds what ships with PROFILE=checked, as the tests do.
+# and be built again. `.ci/run` builds what ships with PROFILE=checked, as the tests do; `--tests` for their features.
 PROFILE ?= release
-BUILD := cargo build --profile $(PROFILE) --workspace --bin aerogel
+BUILD := cargo build --profile $(PROFILE) --workspace --bin aerogel $(if $(filter checked,$(PROFILE)),--tests)
 BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
