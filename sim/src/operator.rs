@@ -337,11 +337,9 @@ impl World {
 
     /// The memory budget has changed; `held` frames above the limit are still in use.
     fn budget_set(&mut self, asked: Nanos, held: u64) -> Verdict {
-        /// The engine's deadline, beyond the age at which dirty data is written anyway, and how often it looks.
+        /// The engine's deadline, beyond the age at which dirty data is written anyway.
         const STALL_TIMEOUT_NS: Nanos = 5 * SECOND;
-        const STEP_NS: Nanos = 100 * MILLISECOND;
-        let deadline = asked + self.setup.config.dirty_age_max_ns + STALL_TIMEOUT_NS;
-        let most = deadline + STEP_NS + self.setup.late_ns;
+        let most = asked + self.setup.config.dirty_age_max_ns + STALL_TIMEOUT_NS + self.setup.late_ns;
         if self.now > most + MILLISECOND {
             return Err(format!("SetBudget was asked at {asked} and is answered at {}, which is too late", self.now));
         }

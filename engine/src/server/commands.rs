@@ -175,11 +175,14 @@ impl Server {
         if self.volumes.cache.pool().retiring() == 0 && std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Retired);
         }
-        if let Some((token, _)) = self.budget_token.take_if(|(_, deadline)| *deadline <= self.volumes.now) {
-            let bytes = u64::from(self.volumes.cache.pool().retiring()) * BLOCK;
-            self.held = bytes > 0;
-            self.report(token, if self.held { Report::Held { bytes } } else { Report::Done });
+        let Some((token, deadline)) = self.budget_token else { return };
+        if self.volumes.now < deadline {
+            return self.volumes.timers.wake_at(Timer::Frames, deadline);
         }
+        self.budget_token = None;
+        let bytes = u64::from(self.volumes.cache.pool().retiring()) * BLOCK;
+        self.held = bytes > 0;
+        self.report(token, if self.held { Report::Held { bytes } } else { Report::Done });
     }
 
     /// The weight of each tenant, in parts per billion: its share, or an equal part of the remaining time. The driver
