@@ -15,9 +15,11 @@ LONG_LAB := insulated-four insulated-streams insulated-oracle sharing-cache shar
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
 # What ships and what the tests run has the features of the whole workspace: with `-p`, dependencies would have others,
-# and be built again. `.ci/run` builds what ships with PROFILE=checked, as the tests do; `--tests` for their features.
-PROFILE ?= release
-BUILD := cargo build --profile $(PROFILE) --workspace --bin aerogel $(if $(filter checked,$(PROFILE)),--tests)
+# and be built again. `.ci/run` builds what ships with AEROGEL_PROFILE=checked, as the tests do;
+# `--tests` gives it their features.
+AEROGEL_PROFILE ?= release
+BUILD := cargo build --profile $(AEROGEL_PROFILE) --workspace --bin aerogel \
+	$(if $(filter checked,$(AEROGEL_PROFILE)),--tests)
 BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
@@ -32,12 +34,12 @@ help: ## list the tasks
 run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
 	@scripts/setup run
 	$(BUILD)
-	$(TARGET)/$(PROFILE)/aerogel serve --data $(DATA)
+	$(TARGET)/$(AEROGEL_PROFILE)/aerogel serve --data $(DATA)
 
 cluster: ## build, and start etcd, three servers with simulated disks and a gateway, until Ctrl-C
 	@scripts/setup cluster
 	$(BUILD)
-	@scripts/cluster $(TARGET)/$(PROFILE)/aerogel
+	@scripts/cluster $(TARGET)/$(AEROGEL_PROFILE)/aerogel
 
 build: ## build the server: target/release/aerogel
 	@scripts/setup run
@@ -138,11 +140,11 @@ test-debian13: ## tests with the clients of Debian 13: qemu 10, libnbd 1.22 (ONL
 		$(addprefix -k ,$(or $(ONLY),fio gateway handshake images policies requests sessions tools transactions))
 
 install: build ## install into PREFIX (/usr/local), below DESTDIR: program, man pages, completions, unit
-	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/$(PROFILE)/aerogel
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/$(AEROGEL_PROFILE)/aerogel
 
 deb: build ## a Debian package in target/debian
 	@scripts/setup deb
-	scripts/deb $(TARGET)/$(PROFILE)/aerogel $(TARGET)/debian
+	scripts/deb $(TARGET)/$(AEROGEL_PROFILE)/aerogel $(TARGET)/debian
 
 readme: ## run the commands that the README and the chapters on gateways and off-load show
 	@scripts/setup test

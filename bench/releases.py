@@ -35,7 +35,8 @@ def build(revision):
     if not tree.exists():
         subprocess.run(["git", "worktree", "add", "--detach", tree, revision], cwd=ROOT, check=True)
     environment = {**os.environ, "CARGO_TARGET_DIR": str(tree / "target")}
-    subprocess.run(["cargo", "build", "--release", "-p", "node"], cwd=tree, env=environment, check=True)
+    build = ["cargo", "build", "--release", "--workspace", "--bin", "aerogel"]
+    subprocess.run(build, cwd=tree, env=environment, check=True)
     return tree / "target" / "release" / "aerogel"
 
 

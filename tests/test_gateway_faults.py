@@ -13,7 +13,9 @@ from harness.case import ServerCase
 from harness.gateway import BLOCK, Load, Verified, content
 from harness.server import MIB
 
+# For `tests/run.py`.
 LANE = 4
+
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 FAULTS = 20 if LONG else 2
 FAULT_SECONDS = 20 if LONG else 1

@@ -10,7 +10,9 @@ from harness.gateway import BLOCK, Load, Verified, content
 from harness.server import MIB
 from harness.wait import until
 
+# For `tests/run.py`.
 LANE = 4
+
 WORKING_SET = 12 * MIB  # More than either cache of 8 MiB, less than both.
 CACHE = "8MiB"
 LABELS = '{disk="default",volume="%s",tenant="%s"}'

@@ -21,7 +21,9 @@ from harness.recorded import Log, Recorded, Replayed, Tape, TapedRegion
 from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
+# For `tests/run.py`.
 LANE = 4
+
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 # In the gate: the time for checking images, seconds. In long tests: the number of images.
 SECONDS = 9

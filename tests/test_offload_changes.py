@@ -8,8 +8,10 @@ from harness.server import MIB
 from harness.throttle import Throttle, needed
 from harness.wait import until
 
-# Zeros of a creation or a growth, and their rate: eight seconds, much longer than it takes to enable off-loading.
+# For `tests/run.py`.
 LANE = 4
+
+# Zeros of a creation or a growth, and their rate: eight seconds, much longer than it takes to enable off-loading.
 BYTES = 64 * MIB
 BYTES_PER_SECOND = BYTES // 8
 MARK = "offload = true"

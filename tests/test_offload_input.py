@@ -7,8 +7,10 @@ from harness.case import ServerCase
 from harness.server import MIB
 from harness.wait import until
 
-# Servers whose export cannot be a store.
+# For `tests/run.py`.
 LANE = 4
+
+# Servers whose export cannot be a store.
 SERVERS = {
     "odd": ["nbdkit", "-f", "memory", "20000001"],
     "none": ["nbdkit", "-f", "memory", "0"],

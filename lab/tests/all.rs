@@ -1,4 +1,4 @@
-//! One program, so that it is linked once, and tests that need one core each run at the same time.
+//! All integration tests are one program: it is linked once, and its tests run in parallel.
 
 mod manual;
 mod mix;

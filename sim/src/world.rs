@@ -57,10 +57,10 @@ const SILENCE_MAX_NS: Nanos = 120 * SECOND;
 const HELD_BACK_NS: Nanos = 2 * SECOND;
 /// Maximum time for which a request hangs.
 const HUNG_MAX_NS: Nanos = 200 * SECOND;
-/// Maximum number of longest rounds for which a disk with slices idles while a flush waits. Idle time is part of the
-/// slices, a slice has at most the time of two, and each tenant may idle in its own. Meanwhile the tenant that waits
-/// pays for its last overrun: one request of 3 ms is 14 slices of 0.2 ms, which a hundredth of short rounds has.
-const IDLE_ROUNDS_MAX: u64 = 16;
+/// Maximum number of longest rounds for which a disk with slices idles while a flush waits: idle time is part of the
+/// slices, a slice has at most the time of two, and each tenant may idle in its own. Rounds in which the waiting tenant
+/// pays for an overrun do not count: if its slices are short, an overrun of a millisecond takes several.
+const IDLE_ROUNDS_MAX: u64 = 2;
 /// Maximum number of events in a pass of the driver.
 const PASS_EVENTS_MAX: u64 = 24;
 
@@ -125,6 +125,8 @@ pub struct Volume {
     pub trouble: Trouble,
     /// Its waiting flushes.
     pub promptness: Promptness,
+    /// When its tenant last owed a slice.
+    pub owed: Nanos,
     /// It is being closed, or is closed.
     pub closing: bool,
     /// It is open.
@@ -479,12 +481,19 @@ impl World {
             policy if policy.needs_slices => Some(IDLE_ROUNDS_MAX * policy.round_max_ns),
             _ => Some(PACE_DEBT_NS.max(HELD_BY_TURNS_NS)),
         };
+        for volume in &mut self.volumes {
+            if self.server.owes_slice(volume.setup.spec.tenant) {
+                volume.owed = self.now;
+            }
+        }
         let works = |volume: &Volume| self.cpu.has_backlog(volume.setup.spec.tenant);
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
             let Some((start, arrived)) = volume.promptness.oldest() else { continue };
             let idle = match (hold_ns, self.idle_since) {
                 (None, _) => !self.disk.is_full() && self.has_place(volume.setup.spec.tenant),
-                (Some(hold_ns), Some(since)) => self.now > since.max(arrived) + hold_ns + self.setup.late_ns,
+                (Some(hold_ns), Some(since)) => {
+                    self.now > since.max(arrived).max(volume.owed) + hold_ns + self.setup.late_ns
+                }
                 (Some(_), None) => false,
             };
             let id = volume.setup.spec.volume;
@@ -673,6 +682,7 @@ fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
         mode_asked: mode,
         trouble: Trouble::default(),
         promptness: Promptness::default(),
+        owed: 0,
         closing: false,
         open: false,
         fenced: false,

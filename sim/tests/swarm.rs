@@ -8,7 +8,7 @@ use sim::swarm::{self, Worlds};
 const SEEDS: u64 = 100;
 /// Of worlds of several machines.
 const MACHINES_SEEDS: u64 = 100;
-/// Of those in which two caches in a row demote: others than these.
+/// Seeds of worlds of several machines in which two caches in a row demote. They are not among the former.
 const TIERS_SEEDS: std::ops::Range<u64> = 216..240;
 /// Of worlds of machines that off-load writes to one another.
 const STORES_SEEDS: u64 = 100;

@@ -586,6 +586,11 @@ impl Device {
         self.scheduler.books.own_time_lasts(tenant, own_ns)
     }
 
+    /// Whether a tenant pays for earlier slices with its next one.
+    pub(crate) fn owes_slice(&self, tenant: TenantId) -> bool {
+        self.scheduler.owes_slice(tenant)
+    }
+
     /// The policy's plan for a tenant; `None` if it promises nothing.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         self.scheduler.plan(now, tenant)

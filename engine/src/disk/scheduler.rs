@@ -324,6 +324,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         if self.slices.owner().is_some() { self.slices.poll_timeout(&self.lanes, &self.books) } else { self.ask_at }
     }
 
+    /// As [`Policy::owes_slice`].
+    pub(crate) fn owes_slice(&self, tenant: TenantId) -> bool {
+        self.policy.owes_slice(tenant)
+    }
+
     /// The plan for a tenant; `None` if the policy promises nothing.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         let Scheduler { told, lanes, books, policy, slices, .. } = self;

@@ -177,6 +177,12 @@ impl Server {
         self.volumes.io(io)
     }
 
+    /// Whether a tenant pays for earlier slices of the disk with its next one, so that none is due to it in this round.
+    /// For checkers.
+    pub fn owes_slice(&self, tenant: TenantId) -> bool {
+        self.volumes.route.disk.owes_slice(tenant)
+    }
+
     /// The next tenant that caused work beyond the headers and bytes of its requests, and about how long that work
     /// took. The driver calls this after each event.
     pub fn take_spent(&mut self) -> Option<(TenantId, Nanos)> {

@@ -238,6 +238,10 @@ pub(crate) trait Policy: Slicing + std::fmt::Debug {
     fn request_bytes_max(&self, _tenant: TenantId, _op: Op, _view: View<'_>) -> u64 {
         u64::MAX
     }
+    /// Whether a tenant pays for earlier slices with its next one, so that none is due to it in this round.
+    fn owes_slice(&self, _tenant: TenantId) -> bool {
+        false
+    }
     /// The plan for a tenant; `None` if the policy promises nothing.
     fn plan(&mut self, _tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
         None

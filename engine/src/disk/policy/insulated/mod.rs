@@ -570,6 +570,10 @@ impl Policy for Insulated {
         }
     }
 
+    fn owes_slice(&self, id: TenantId) -> bool {
+        self.tenants.get(id).is_some_and(|tenant| tenant.credit + self.length(id) as i64 <= 0)
+    }
+
     fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
         self.plan_anew(view);
         let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
