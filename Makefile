@@ -71,11 +71,12 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	@$(MAKE) --no-print-directory deny
 
+# `.ci/run` runs clippy as a part of each compilation instead.
 lint: ## formatting, line and file sizes, the order of the layers, warnings
 	cargo fmt --all --check
 	scripts/tidy
 	scripts/layers
-	cargo clippy --workspace --all-targets $(CHECKED) -- -D warnings
+	$(if $(RUSTC_WORKSPACE_WRAPPER),,cargo clippy --workspace --all-targets $(CHECKED) -- -D warnings)
 
 test-rust: ## unit, property and scenario tests of all crates
 	cargo test --workspace $(CHECKED)

@@ -45,7 +45,15 @@ pub const EXPERIMENT: Experiment = Experiment {
             insulation is compared with throughput together / (share x throughput alone) over the counted time, where \
             the server shows it. A quick run has two mixes on one disk.",
     paper: "Argon has no admission for working sets that do not fit, and shows no live figure.",
-    run,
+    run: |context| run(context, 900),
+};
+
+pub const AT_80_PERCENT: Experiment = Experiment {
+    name: "insulated-mixes-r80",
+    question: "The same at R = 0.8: is more admitted, and kept?",
+    setup: "The mixes of `insulated-mixes`, with R = 0.8.",
+    paper: EXPERIMENT.paper,
+    run: |context| run(context, 800),
 };
 
 /// Mixes in which streams want memory or disk time that other requests have.
@@ -63,7 +71,7 @@ pub const STREAMS_WITHIN: Experiment = Experiment {
             has one mix on one disk.",
     paper: "Argon has one load in each tenant.",
     run: |context: &Context| -> Result<Outcome, String> {
-        let Scored { all, data, pictures } = score(context, &CONTESTED, &CONTESTED_QUICK)?;
+        let Scored { all, data, pictures } = score(context, &CONTESTED, &CONTESTED_QUICK, 900)?;
         let claims = vec![
             Claim::new("admitted tenants that keep R", all.precision(), Bound::AtLeast(0.95)),
             Claim::new("tenants that are admitted", all.admitted as f64 / all.runs as f64, Bound::AtLeast(0.25)),
@@ -121,16 +129,17 @@ struct Scored {
     pictures: Vec<Picture>,
 }
 
-/// Runs mixes on all disks; a quick run has those of `quick` on one disk.
-fn score(context: &Context, mixes: &[(&str, &str)], quick: &[&str]) -> Result<Scored, String> {
+/// Runs mixes on all disks, with R in thousandths; a quick run has those of `quick` on one disk.
+fn score(context: &Context, mixes: &[(&str, &str)], quick: &[&str], r_permille: u32) -> Result<Scored, String> {
     let disks = &DISKS[..if context.quick { 1 } else { DISKS.len() }];
     let disks: Vec<_> = disks.iter().map(|&disk| disk.to_owned()).collect();
     let (mut all, mut data, mut groups) = (Score::default(), Map::new(), Vec::new());
     for (name, text) in mixes.iter().filter(|(name, _)| !context.quick || quick.contains(name)) {
-        let mix = Mix::parse(text, "".as_ref()).map_err(|error| format!("{name}: {error:#}"))?;
+        let mut mix = Mix::parse(text, "".as_ref()).map_err(|error| format!("{name}: {error:#}"))?;
+        mix.insulation_permille = r_permille;
         let played = play(&mix, &disks, &context.seeds, &context.progress);
         let played = played.map_err(|error| format!("{name}: {error:#}"))?;
-        let r = f64::from(mix.insulation_permille) / 1000.0;
+        let r = f64::from(r_permille) / 1000.0;
         let mut score = Score::default();
         for on in &played {
             for (at, tenant) in mix.tenants.iter().enumerate() {
@@ -153,8 +162,8 @@ fn score(context: &Context, mixes: &[(&str, &str)], quick: &[&str]) -> Result<Sc
     Ok(Scored { all, data, pictures })
 }
 
-fn run(context: &Context) -> Result<Outcome, String> {
-    let Scored { all, data, pictures } = score(context, &MIXES, &QUICK)?;
+fn run(context: &Context, r_permille: u32) -> Result<Outcome, String> {
+    let Scored { all, data, pictures } = score(context, &MIXES, &QUICK, r_permille)?;
     let count = all.errors.len().max(1) as f64;
     let largest = all.errors.iter().copied().fold(0.0, f64::max);
     let claims = vec![
