@@ -131,7 +131,7 @@ test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern, WITHO
 
 test-clients-long: ## the same with more rounds, databases, an emulated machine, crash images by the thousand
 	@scripts/setup long
-	$(BUILD_CHECKED) --config profile.checked.package.node.opt-level=1
+	$(BUILD_CHECKED) --config profile.checked.opt-level=1
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
 
 test-debian13: ## tests with the clients of Debian 13: qemu 10, libnbd 1.22 (ONLY=pattern)
