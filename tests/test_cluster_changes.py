@@ -4,12 +4,14 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 
 import nbd
 
+from harness import wire
 from harness.server import MIB
 from harness.wait import until
 from test_cluster import CHANGE_SECONDS, ClusterCase
@@ -301,6 +303,35 @@ class Names(GatewayCase):
         for number in range(40):
             self.refused_by(gateway, f"m{number}")
         gateway.open("gw").flush()
+
+    def test_names_that_a_client_asks_for_keep_no_other_client_waiting(self):
+        silent = socket.socket(socket.AF_UNIX)
+        self.addCleanup(silent.close)
+        silent.bind(str(self.scratch / "silent.sock"))
+        silent.listen(1024)
+        addresses = [f'"nbd+unix://?socket={path}"' for path in (self.nodes[1].socket, self.scratch / "silent.sock")]
+        config = f'[gateway]\nservers = [{", ".join(addresses)}]'
+        gateway = self.serve(name="gateway", config=config, nbd=["tcp:127.0.0.1:0"])
+        for number in range(100):
+            connection = wire.Wire(gateway.socket)
+            self.addCleanup(connection.socket.close)
+            connection.send(wire.option(wire.GO, wire.named(f"n{number}")))
+            if number % 2:
+                connection.socket.close()
+        began = time.monotonic()
+        connection = wire.Wire(gateway.tcp())
+        self.addCleanup(connection.socket.close)
+        self.assertIsInstance(connection.go("gw"), dict)
+        # An answer of the silent server is waited for for 3 s, and two names are asked about at the same time.
+        self.assertLess(time.monotonic() - began, 3)
+
+    def test_options_that_arrive_together(self):
+        connection = wire.Wire(self.gateway().socket)
+        self.addCleanup(connection.socket.close)
+        together = [(wire.LIST, b""), (wire.INFO, wire.named("none")), (wire.GO, wire.named("gw"))]
+        connection.send(b"".join(wire.option(*option) for option in together))
+        answers = [connection.replies(number)[-1][0] for number, _ in together]
+        self.assertEqual(answers, [wire.ACK, wire.ERR_UNKNOWN, wire.ACK])
 
     def refused_by(self, server, name):
         handle = nbd.NBD()

@@ -6,34 +6,11 @@
 //! refuses at random instead, which also refuses legitimate clients.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use crate::peer::{Identity, Peer};
-
-/// The source that a handshake is counted for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Source {
-    /// The user id of a client on a Unix socket.
-    User(u32),
-    /// An IP address. For IPv6 it is the /64 network, since a host in it can have any number of addresses.
-    Address(IpAddr),
-}
-
-impl From<&Peer> for Source {
-    fn from(peer: &Peer) -> Source {
-        match (&peer.address, &peer.identity) {
-            (Some(address), _) => match address.ip().to_canonical() {
-                IpAddr::V6(ip) => Source::Address(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
-                ip => Source::Address(ip),
-            },
-            (None, Identity::User(user)) => Source::User(*user),
-            (None, _) => Source::User(u32::MAX),
-        }
-    }
-}
+use crate::peer::{Peer, Source};
 
 /// The handshakes of one kind of listener.
 #[derive(Debug)]

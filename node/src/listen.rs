@@ -22,7 +22,7 @@ use crate::disk_thread::{Client, Full, Seat};
 use crate::gateway::Gateway;
 use crate::handshakes::{Handshakes, Ticket};
 use crate::incidents::{self, Incident};
-use crate::peer::Peer;
+use crate::peer::{Peer, Source};
 use crate::sessions::Lease;
 use crate::socket::Socket;
 use crate::tls::{self, Pump, Tls};
@@ -329,7 +329,8 @@ impl Greeting {
         let Some(gateway) = self.door.gateway.clone() else { return Ok(()) };
         let name = self.handshake.next_name(&self.received).and_then(|name| std::str::from_utf8(name).ok());
         let Some(name) = name.and_then(|name| name.parse().ok()) else { return Ok(()) };
-        let opening = tokio::time::timeout_at(self.deadline - ANSWER_TIME, gateway.open(&name));
+        let opening =
+            tokio::time::timeout_at(self.deadline - ANSWER_TIME, gateway.open(&name, Source::from(&self.peer)));
         let why = match self.bounded(async { Ok(opening.await) }).await? {
             Ok(Ok(())) => return Ok(()),
             // It is refused as everywhere.

@@ -1,7 +1,7 @@
 //! The client at the other end of a connection: its address, and the identity that it proved.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// A client, as far as the server knows it before the handshake names a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +37,28 @@ impl Peer {
     /// A client over TCP without a proven identity.
     pub fn remote(address: SocketAddr) -> Peer {
         Peer { address: Some(address), identity: Identity::Anonymous }
+    }
+}
+
+/// Where a client comes from, for limits on what clients may cause before they have opened a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// The user id of a client on a Unix socket.
+    User(u32),
+    /// An IP address. For IPv6 it is the /64 network, since a host in it can have any number of addresses.
+    Address(IpAddr),
+}
+
+impl From<&Peer> for Source {
+    fn from(peer: &Peer) -> Source {
+        match (&peer.address, &peer.identity) {
+            (Some(address), _) => match address.ip().to_canonical() {
+                IpAddr::V6(ip) => Source::Address(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
+                ip => Source::Address(ip),
+            },
+            (None, Identity::User(user)) => Source::User(*user),
+            (None, _) => Source::User(u32::MAX),
+        }
     }
 }
 

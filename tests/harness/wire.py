@@ -22,6 +22,16 @@ CHUNK_NONE, OFFSET_DATA, OFFSET_HOLE, STATUS, STATUS_EXT, ERROR, ERROR_OFFSET = 
 EPERM, EIO, EINVAL, ENOSPC, EOVERFLOW, ENOTSUP, ESHUTDOWN = 1, 5, 22, 28, 75, 95, 108
 
 
+def option(number, data=b""):
+    """The bytes of an option."""
+    return struct.pack(">QII", IHAVEOPT, number, len(data)) + data
+
+
+def named(name):
+    """The data of GO and INFO for a volume."""
+    return struct.pack(">I", len(name)) + name.encode() + bytes(2)
+
+
 class Closed(Exception):
     """The server closed the connection."""
 
@@ -91,7 +101,11 @@ class Wire:
 
     def option(self, number, data=b""):
         """Sends an option; all its replies as (type, data), the last one final."""
-        self.send(struct.pack(">QII", IHAVEOPT, number, len(data)) + data)
+        self.send(option(number, data))
+        return self.replies(number)
+
+    def replies(self, number):
+        """All replies to an option that was sent."""
         replies = []
         while True:
             magic, echoed, kind, length = struct.unpack(">QIII", self.receive(20))

@@ -197,10 +197,14 @@ impl Handshake {
 
     /// Consumes a prefix of `input` and returns its length. If it consumed bytes and `input` has more, call it again
     /// when the outgoing bytes are sent; if it consumed none, when more bytes have arrived. It may need a whole option
-    /// at once (16 KiB and 16 bytes).
+    /// at once (16 KiB and 16 bytes). An option that names an export is handled at the beginning of `input` only, where
+    /// [`Handshake::next_name`] shows it: a client may send all its options at once.
     pub fn handle(&mut self, input: &[u8], exports: Exports<'_>) -> usize {
         let mut consumed = 0;
         while self.outcome == Outcome::Negotiating && self.outgoing.len() < OUTGOING_BYTES_PAUSE {
+            if consumed > 0 && self.next_name(&input[consumed..]).is_some() {
+                break;
+            }
             match self.step(&input[consumed..], exports) {
                 Some(bytes) => consumed += bytes,
                 None => break,
@@ -214,11 +218,12 @@ impl Handshake {
         consumed
     }
 
-    /// Whether `handle` would consume part of `input`. If not, the caller need not look up exports yet.
+    /// Whether it is worth while to call `handle`. If not, the caller need not look up exports yet. Of an option that
+    /// is too long, that is true for each [`OPTION_BYTES_MAX`] bytes: a client may send it byte by byte.
     pub fn is_enough(&self, input: &[u8]) -> bool {
         match self.state {
             State::ClientFlags => input.len() >= size_of::<u32>(),
-            State::Skip { .. } => !input.is_empty(),
+            State::Skip { left, .. } => input.len() >= left.min(OPTION_BYTES_MAX),
             State::Option => match input.first_chunk::<OPTION_HEADER_BYTES>() {
                 None => false,
                 Some(header) => {

@@ -158,10 +158,10 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Refuses what no client may see, while some are connected.
+    /// Refuses what no client may see, while some are connected or a gateway without connections has a lease.
     async fn check_unused(&self, name: &Name) -> Result<(), String> {
         match self.control.connections_to(name).await.map_err(|error| error.to_string())? {
-            0 => Ok(()),
+            0 => self.control.check_unclaimed(name).await.map_err(|refused| refused.to_string()),
             count => Err(format!("its part has {count} connections of clients")),
         }
     }

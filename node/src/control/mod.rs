@@ -344,9 +344,7 @@ impl Control {
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
         for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for (name, volume) in &running.volumes {
-                let (Some(spec), VolumeState::Serving { id, sessions, .. }) = (&volume.spec, &volume.state) else {
-                    continue;
-                };
+                let (Some(spec), Some(target)) = (&volume.spec, running.target(name, volume)) else { continue };
                 let Some(grant) = volume.grants(peer) else { continue };
                 offer.volumes.push(Export {
                     name: name.to_string(),
@@ -357,10 +355,7 @@ impl Control {
                     read_only: grant == Grant::Read,
                     lease_ms: Some(LEASE.as_millis() as u64),
                 });
-                let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
-                let (thread, sessions, tenants) = (running.thread.clone(), sessions.clone(), running.tenants.len());
-                let part = spec.cluster.as_ref().map(|part| part.volume);
-                offer.targets.push(Target { thread, volume: *id, sessions, part, tenant, tenants });
+                offer.targets.push(target);
             }
         }
         offer

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::ids::TenantId;
 use engine::nbd::{COUNTED_BITS, Claim};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Control, Error, Target, Volume, VolumeState, with_files};
+use super::{Control, Error, Running, Target, Volume, VolumeState, with_files};
 use crate::quantity::Name;
 use crate::sessions::{Conflict, DIRECT, Lease, Session, Sessions, ended};
 use crate::store::{EpochError, Store};
@@ -55,6 +56,9 @@ pub enum Refused {
 /// the end of one is noticed some milliseconds after the beginning of the next.
 const CLOSING: Duration = Duration::from_millis(250);
 
+/// A client that has no session. No claim has such a name.
+const NOBODY: &str = "(nobody)";
+
 /// The epochs that a cluster has issued, by volume; `None` before that is known.
 pub type Issued = Option<BTreeMap<Uuid, u64>>;
 
@@ -83,6 +87,23 @@ impl Volume {
             VolumeState::Serving { sessions, .. } => Some(sessions),
             _ => None,
         }
+    }
+}
+
+impl Running {
+    /// What clients of a volume are handed over with, while it is served.
+    pub(super) fn target(&self, name: &Name, volume: &Volume) -> Option<Target> {
+        let (Some(spec), VolumeState::Serving { id, sessions, .. }) = (&volume.spec, &volume.state) else {
+            return None;
+        };
+        Some(Target {
+            thread: self.thread.clone(),
+            volume: *id,
+            sessions: sessions.clone(),
+            part: spec.cluster.as_ref().map(|part| part.volume),
+            tenant: self.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id),
+            tenants: self.tenants.len(),
+        })
     }
 }
 
@@ -135,6 +156,19 @@ impl Control {
     /// Whether a client could be admitted to a volume now.
     pub async fn check_claim(&self, target: &Target, client: &str) -> Result<(), Refused> {
         self.enter_session(target, true, |sessions| sessions.admits(client)).await
+    }
+
+    /// Whether no client may write to a volume, now or before its lease ends.
+    pub async fn check_unclaimed(&self, name: &Name) -> Result<(), Refused> {
+        let target = {
+            let state = self.state();
+            let (disk, volume) = state.find(name)?;
+            state.disk(&disk)?.target(name, volume)
+        };
+        match target {
+            Some(target) => self.check_claim(&target, NOBODY).await,
+            None => Ok(()),
+        }
     }
 
     /// The latest epoch of a session of a volume with a lease.

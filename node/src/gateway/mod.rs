@@ -13,7 +13,7 @@
 //! volume as soon as that one has to open a session again.
 
 mod config;
-mod unknown;
+mod lookups;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,12 +30,13 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 pub use self::config::{Options, Settings};
-use self::unknown::Unknown;
+use self::lookups::Lookups;
 use crate::cluster::ahead_ns;
 use crate::cluster::layout::{Layout, PartKept, Question, SlotOf};
 use crate::control::kept::Kept;
 use crate::control::view::CreateVolume;
 use crate::control::{Control, Error};
+use crate::peer::Source;
 use crate::quantity::{Name, Size};
 use crate::store::{ExportUri, Exports};
 use crate::tls::ClientFiles;
@@ -43,8 +44,6 @@ use crate::upstream::{DialError, Target, ask};
 
 /// How long a server has to answer a question: a handshake of a client waits for several.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Names that servers are asked about at the same time.
-const LOOKUPS: usize = 8;
 /// How often the servers are told what a volume loses of its slots: they forget it after 30 s.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(5);
 /// Tenants matter to servers only.
@@ -59,7 +58,10 @@ pub enum GatewayError {
     NoServer(String),
     #[error("no server of the cluster has it")]
     Unknown,
-    #[error("clients ask for more than {} names a second that no server knows: try again", unknown::MOST)]
+    #[error(
+        "this client asks for more than {} names a second that no server knows: try again",
+        lookups::UNKNOWN_PER_SOURCE
+    )]
     ManyUnknown,
     #[error(transparent)]
     Refused(#[from] DialError),
@@ -86,9 +88,7 @@ pub struct Gateway {
     turns: Mutex<BTreeMap<Name, Weak<tokio::sync::Mutex<()>>>>,
     /// The volumes that it has opened.
     open: Mutex<BTreeMap<Name, Opened>>,
-    /// Names that no server knows.
-    unknown: Mutex<Unknown>,
-    lookups: tokio::sync::Semaphore,
+    lookups: Lookups,
 }
 
 /// A volume that is open.
@@ -122,8 +122,8 @@ impl Gateway {
         for name in control.volumes_of_gateway() {
             control.delete_volume(&name, true).await?;
         }
-        let (turns, open, unknown) = Default::default();
-        Ok(Arc::new(Gateway { control, settings, turns, open, unknown, lookups: tokio::sync::Semaphore::new(LOOKUPS) }))
+        let (turns, open, lookups) = Default::default();
+        Ok(Arc::new(Gateway { control, settings, turns, open, lookups }))
     }
 
     /// Closes volumes that no client has used for a while, until the process ends.
@@ -160,25 +160,34 @@ impl Gateway {
         turn.lock_owned().await
     }
 
-    /// Opens a volume of the cluster, unless it is open. It is opened to the end, even if nobody waits for that.
-    pub async fn open(self: &Arc<Gateway>, name: &Name) -> Result<(), GatewayError> {
+    /// Opens a volume of the cluster for a client, unless it is open. From when servers have said where it is, it is
+    /// opened to the end, even if nobody waits for that.
+    pub async fn open(self: &Arc<Gateway>, name: &Name, client: Source) -> Result<(), GatewayError> {
+        if self.is_open(name).await {
+            return Ok(());
+        }
+        let layout = self.lookups.find(client, name, self.layout(name)).await?;
         let (gateway, name) = (self.clone(), name.clone());
-        let opening = tokio::spawn(async move { gateway.open_to_the_end(&name).await });
+        let opening = tokio::spawn(async move { gateway.open_to_the_end(&name, layout).await });
         opening.await.unwrap_or_else(|error| Err(GatewayError::Broken(error)))
     }
 
-    async fn open_to_the_end(&self, name: &Name) -> Result<(), GatewayError> {
-        let _turn = self.turn(name).await;
+    async fn is_open(&self, name: &Name) -> bool {
         if let Some(opened) = self.opened().get_mut(name) {
             opened.used = Instant::now();
         }
-        match self.control.is_fenced(name).await {
-            None => {}
-            Some(false) => return Ok(()),
-            // Another gateway had it meanwhile. Nobody here uses it any more: it begins anew.
-            Some(true) => self.close(name, true).await?,
+        self.control.is_fenced(name).await == Some(false)
+    }
+
+    async fn open_to_the_end(&self, name: &Name, layout: Layout) -> Result<(), GatewayError> {
+        let _turn = self.turn(name).await;
+        if self.is_open(name).await {
+            return Ok(());
         }
-        let layout = self.find(name).await?;
+        if self.control.is_fenced(name).await == Some(true) {
+            // Another gateway had it meanwhile. Nobody here uses it any more: it begins anew.
+            self.close(name, true).await?;
+        }
         let members = layout.members.iter().map(|member| self.target(member)).collect::<Result<Vec<_>, _>>()?;
         let client = self.control.gateway_client(name)?;
         let claims = members.iter().map(|member| self.number(member, Question::Claim(client.clone(), layout.uuid)));
@@ -298,20 +307,6 @@ impl Gateway {
         let host = uri.host().to_owned();
         let tls = self.settings.certificates.clone().filter(|_| uri.tls);
         Ok(Target { tls: tls.map(|directory: PathBuf| ClientFiles { directory, host }), uri })
-    }
-
-    /// Where a volume is that is not open. A name that no server knows is asked about once a second.
-    async fn find(&self, name: &Name) -> Result<Layout, GatewayError> {
-        let unknown = || self.unknown.lock().expect("nobody panics while holding it");
-        unknown().check(Instant::now(), name)?;
-        let _permit = self.lookups.acquire().await.expect("it is never closed");
-        // Others may have been told meanwhile.
-        unknown().check(Instant::now(), name)?;
-        let layout = self.layout(name).await;
-        if let Err(GatewayError::Unknown) = layout {
-            unknown().note(Instant::now(), name.clone());
-        }
-        layout
     }
 
     /// Where a volume is, from the first server that knows.

@@ -119,7 +119,7 @@ fn what_is_unknown_too_long_or_late_is_refused_and_the_handshake_goes_on() {
     bytes.extend(option_bytes(option::INFO, &named("b", &0u16.to_be_bytes())));
     bytes.extend(option_bytes(option::GO, &named("a", &9u16.to_be_bytes())));
     bytes.extend(option_bytes(option::INFO, &vec![0; OPTION_BYTES_MAX + 1]));
-    assert_eq!(handshake.handle(&bytes, open), bytes.len());
+    all(&mut handshake, &bytes, open);
     assert_eq!(handshake.outcome(), Outcome::Negotiating);
     let closing = Exports { shutting_down: true, ..open };
     let go = option_bytes(option::GO, &named("a", &0u16.to_be_bytes()));
@@ -144,7 +144,7 @@ fn extended_headers_include_structured_replies_and_larger_payloads() {
     bytes.extend(option_bytes(option::STRUCTURED_REPLY, &[]));
     bytes.extend(option_bytes(option::SET_META_CONTEXT, &named("a", &query)));
     bytes.extend(go("a"));
-    handshake.handle(&bytes, exports);
+    all(&mut handshake, &bytes, exports);
     let session = Session {
         form: Form::Extended,
         base_allocation: true,
@@ -236,7 +236,7 @@ fn a_refused_transmission_answers_go_with_the_reason_and_nothing_else() {
     let volumes = exports(&["a"]);
     let exports = Exports { volumes: &volumes, shutting_down: false };
     let mut handshake = started();
-    handshake.handle(&[option_bytes(option::LIST, &[]), go("a")].concat(), exports);
+    all(&mut handshake, &[option_bytes(option::LIST, &[]), go("a")].concat(), exports);
     handshake.refuse("no more connections");
     let outgoing = handshake.take_outgoing();
     assert_eq!(reply_kinds(&outgoing), [reply::SERVER, reply::ACK, reply::ERR_POLICY]);
@@ -262,6 +262,48 @@ fn oldstyle_clients_and_garbage_are_told_apart() {
     let mut handshake = started();
     handshake.handle(&[b'G'; 16], none);
     assert_eq!(handshake.ending(), Some(Ending::Garbage));
+}
+
+/// Handles all of what a client has sent.
+fn all(handshake: &mut Handshake, mut bytes: &[u8], exports: Exports<'_>) {
+    while !bytes.is_empty() {
+        let consumed = handshake.handle(bytes, exports);
+        assert!(consumed > 0, "{} bytes are left", bytes.len());
+        bytes = &bytes[consumed..];
+    }
+}
+
+#[test]
+fn an_option_that_names_an_export_is_seen_before_it_is_handled() {
+    let volumes = exports(&["a"]);
+    let exports = Exports { volumes: &volumes, shutting_down: false };
+    let list_contexts = option_bytes(option::LIST_META_CONTEXT, &named("b", &0u32.to_be_bytes()));
+    let bytes = [3u32.to_be_bytes().to_vec(), option_bytes(option::LIST, &[]), list_contexts, go("a")].concat();
+    let (mut handshake, mut at, mut seen) = (Handshake::new(), 0, Vec::new());
+    while at < bytes.len() {
+        seen.push(handshake.next_name(&bytes[at..]).map(<[u8]>::to_vec));
+        at += handshake.handle(&bytes[at..], exports);
+    }
+    assert_eq!(seen, [None, Some(b"b".to_vec()), Some(b"a".to_vec())]);
+}
+
+#[test]
+fn an_option_that_is_too_long_is_skipped_in_large_pieces() {
+    let none = Exports { volumes: &[], shutting_down: false };
+    let mut handshake = started();
+    let len = 10 * OPTION_BYTES_MAX + 7;
+    let bytes = option_bytes(option::LIST, &vec![0; len]);
+    let (mut received, mut calls) = (Vec::new(), 0);
+    for byte in bytes {
+        received.push(byte);
+        if handshake.is_enough(&received) {
+            let consumed = handshake.handle(&received, none);
+            received.drain(..consumed);
+            calls += 1;
+        }
+    }
+    assert_eq!((received.len(), calls), (0, 1 + 11));
+    assert_eq!(reply_kinds(&handshake.take_outgoing()), [reply::ERR_TOO_BIG]);
 }
 
 #[test]
