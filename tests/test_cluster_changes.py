@@ -12,10 +12,10 @@ import time
 import nbd
 
 from harness import wire
-from harness.server import MIB
+from harness.server import MIB, Failed
 from harness.wait import until
 from test_cluster import CHANGE_SECONDS, ClusterCase
-from test_cluster_gateway import GatewayCase
+from test_cluster_gateway import LEASE, GatewayCase
 
 # For `tests/run.py`: much of its time is spent waiting.
 LANE = 1
@@ -286,6 +286,39 @@ class Broken(GatewayCase):
         until("it to be away", lambda: not self.ready(self.nodes[1], 3), 20)
         self.nodes[1].cli("cluster", "remove", "s1", "--lost", "--yes")
         self.assertIn("is broken", self.refused_open(self.gateway()))
+
+
+class Leased(GatewayCase):
+    """Changes while the lease of a gateway runs that has lost its connections."""
+
+    def connections(self):
+        return [member.json("volume", "show", "gw")["connections"] for member in self.members]
+
+    def test_what_a_gateway_may_still_use_is_neither_deleted_nor_enlarged(self):
+        gateway = self.gateway()
+        gateway.open("gw").flush()
+        gateway.kill()
+        until("its connections to be gone", lambda: self.connections() == [0, 0, 0], LEASE)
+        for words in (["delete", "gw", "--yes"], ["grow", "gw", "96MiB"]):
+            self.assertIn("whose lease runs", self.nodes[0].refused("volume", *words))
+        until("the lease to have ended", lambda: self.grows("96MiB"), 2 * LEASE)
+        # One that ends releases it.
+        gateway.start()
+        gateway.open("gw").flush()
+        self.assertEqual(gateway.stop(), 0)
+        self.assertTrue(self.grows("144MiB"))
+        gateway.start()
+        gateway.open("gw").flush()
+        gateway.kill()
+        self.nodes[0].cli("volume", "delete", "gw", "--yes", "--force")
+
+    def grows(self, size):
+        try:
+            self.nodes[0].cli("volume", "grow", "gw", size)
+        except Failed as failed:
+            self.assertIn("whose lease runs", failed.err)
+            return False
+        return True
 
 
 class Names(GatewayCase):

@@ -117,6 +117,28 @@ class Opening(GatewayCase):
         image = unstriped([whole(member.open("gw")) for member in self.members], UNIT, SIZE)
         self.assertEqual(image[UNIT // 2 : UNIT // 2 + len(data)], data)
 
+    def test_clients_that_come_while_a_volume_is_opened_or_closed(self):
+        gateway = self.gateway(more='idle = "1s"')
+        failed = []
+
+        def come(after):
+            time.sleep(after)
+            try:
+                handle = gateway.open("gw")
+                handle.pread(512, 0)
+                handle.shutdown()
+            except nbd.Error as error:
+                failed.append((after, str(error)))
+
+        # It is opened for the first of them. When all have gone, it is closed, in the midst of the others.
+        ticks = [*range(0, 300, 15), *range(1900, 2500, 20)]
+        clients = [threading.Thread(target=come, args=(tick / 1000,)) for tick in ticks]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        self.assertEqual(failed, [])
+
     def test_members_that_are_open_directly_keep_gateways_away(self):
         gateway = self.gateway()
         first, second = self.members[0].open("gw"), self.members[0].open("gw")

@@ -367,7 +367,11 @@ impl Handshake {
                 self.error(option, reply::ERR_TOO_BIG, "the option is too long");
                 Some(bytes)
             }
-            State::Option => self.option(input, exports),
+            State::Option => {
+                let consumed = self.option(input, exports)?;
+                self.explained = None;
+                Some(consumed)
+            }
         }
     }
 

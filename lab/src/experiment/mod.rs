@@ -54,7 +54,7 @@ pub const ALL: &[Experiment] = &[
     insulation::traced::OPEN,
     insulation::limits::EXPERIMENT,
     insulation::precision::EXPERIMENT,
-    insulation::precision::AT_80_PERCENT,
+    insulation::precision::RELAXED,
     insulation::precision::STREAMS_WITHIN,
     insulation::recall::EXPERIMENT,
     insulation::withdrawn::EXPERIMENT,

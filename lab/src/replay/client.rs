@@ -271,9 +271,13 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.received.extend_from_slice(bytes);
             let exports = Exports { volumes: &self.exports, shutting_down: false };
-            let consumed = self.server.handle(&self.received, exports);
-            self.received.drain(..consumed);
-            Ok(bytes.len())
+            loop {
+                let consumed = self.server.handle(&self.received, exports);
+                self.received.drain(..consumed);
+                if consumed == 0 {
+                    return Ok(bytes.len());
+                }
+            }
         }
         fn flush(&mut self) -> io::Result<()> {
             Ok(())

@@ -344,8 +344,8 @@ impl Control {
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
         for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for (name, volume) in &running.volumes {
-                let (Some(spec), Some(target)) = (&volume.spec, running.target(name, volume)) else { continue };
                 let Some(grant) = volume.grants(peer) else { continue };
+                let (Some(spec), Some(target)) = (&volume.spec, running.target(name, volume)) else { continue };
                 offer.volumes.push(Export {
                     name: name.to_string(),
                     size: spec.size,

@@ -44,9 +44,9 @@ pub enum Refused {
     Superseded(Name),
     #[error("the volume was closed")]
     Closed,
-    #[error("the session cannot be recorded: {0}")]
+    #[error("its sessions cannot be recorded: {0}")]
     Unrecorded(#[from] EpochError),
-    #[error("the session cannot be recorded: {0}")]
+    #[error("its sessions are not known: {0}")]
     Unknown(#[from] Error),
     #[error("an earlier session has outstanding writes, or the disk does not answer: try again")]
     Late,
@@ -56,6 +56,8 @@ pub enum Refused {
 /// the end of one is noticed some milliseconds after the beginning of the next.
 const CLOSING: Duration = Duration::from_millis(250);
 
+/// How long a disk has to say whether clients may write to a volume.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A client that has no session. No claim has such a name.
 const NOBODY: &str = "(nobody)";
 
@@ -166,7 +168,10 @@ impl Control {
             state.disk(&disk)?.target(name, volume)
         };
         match target {
-            Some(target) => self.check_claim(&target, NOBODY).await,
+            Some(target) => {
+                let asked = timeout(ANSWER_TIMEOUT, self.check_claim(&target, NOBODY)).await;
+                asked.unwrap_or(Err(Refused::Late))
+            }
             None => Ok(()),
         }
     }

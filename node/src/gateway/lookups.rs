@@ -1,6 +1,6 @@
 //! Limits on what clients cause servers to be asked. A volume's name costs a connection to each server, which may be
-//! slow to answer, and clients may ask for names that do not exist. So that a server is not flooded, and no client
-//! waits for another's names:
+//! slow to answer, and clients may ask for names that do not exist. So that servers are not flooded, and clients of one
+//! source hardly wait for the names of another one:
 //!
 //! - A name that no server knows is remembered for [`KEPT`], and refused meanwhile. A source that has asked for
 //!   [`UNKNOWN_PER_SOURCE`] of them is refused all names but those of open volumes.

@@ -160,18 +160,35 @@ impl Gateway {
         turn.lock_owned().await
     }
 
-    /// Opens a volume of the cluster for a client, unless it is open. From when servers have said where it is, it is
-    /// opened to the end, even if nobody waits for that.
+    /// Opens a volume of the cluster for a client, unless it is open. Once that has begun it is opened to the end, even
+    /// if nobody waits for it.
     pub async fn open(self: &Arc<Gateway>, name: &Name, client: Source) -> Result<(), GatewayError> {
-        if self.is_open(name).await {
-            return Ok(());
+        {
+            let _turn = self.turn(name).await;
+            if self.is_open(name).await {
+                return Ok(());
+            }
         }
-        let layout = self.lookups.find(client, name, self.layout(name)).await?;
+        // Others that want the volume do not wait for what else this client has asked about.
+        let exists = async {
+            // Another connection may have opened it meanwhile.
+            if !self.opened().contains_key(name) {
+                self.layout(name).await?;
+            }
+            Ok(())
+        };
+        self.lookups.find(client, name, exists).await?;
+        let turn = self.turn(name).await;
         let (gateway, name) = (self.clone(), name.clone());
-        let opening = tokio::spawn(async move { gateway.open_to_the_end(&name, layout).await });
+        let opening = tokio::spawn(async move {
+            let _turn = turn;
+            gateway.open_to_the_end(&name).await
+        });
         opening.await.unwrap_or_else(|error| Err(GatewayError::Broken(error)))
     }
 
+    /// Whether a volume is open, or one of this host. Only in its turn: before that, it may be half open or half
+    /// closed.
     async fn is_open(&self, name: &Name) -> bool {
         if let Some(opened) = self.opened().get_mut(name) {
             opened.used = Instant::now();
@@ -179,8 +196,7 @@ impl Gateway {
         self.control.is_fenced(name).await == Some(false)
     }
 
-    async fn open_to_the_end(&self, name: &Name, layout: Layout) -> Result<(), GatewayError> {
-        let _turn = self.turn(name).await;
+    async fn open_to_the_end(&self, name: &Name) -> Result<(), GatewayError> {
         if self.is_open(name).await {
             return Ok(());
         }
@@ -188,6 +204,7 @@ impl Gateway {
             // Another gateway had it meanwhile. Nobody here uses it any more: it begins anew.
             self.close(name, true).await?;
         }
+        let layout = self.layout(name).await?;
         let members = layout.members.iter().map(|member| self.target(member)).collect::<Result<Vec<_>, _>>()?;
         let client = self.control.gateway_client(name)?;
         let claims = members.iter().map(|member| self.number(member, Question::Claim(client.clone(), layout.uuid)));
@@ -226,18 +243,20 @@ impl Gateway {
 
     async fn close_if_idle(&self, name: &Name) {
         let connections = self.control.connections_to(name).await;
-        let is_idle = {
-            let mut open = self.opened();
-            let Some(opened) = open.get_mut(name) else { return };
-            if !matches!(connections, Ok(0)) {
-                opened.used = Instant::now();
-            }
-            opened.used.elapsed() >= self.settings.idle
-        };
-        if !is_idle {
+        if !matches!(connections, Ok(0))
+            && let Some(opened) = self.opened().get_mut(name)
+        {
+            opened.used = Instant::now();
+        }
+        let is_idle = || self.opened().get(name).is_some_and(|opened| opened.used.elapsed() >= self.settings.idle);
+        if !is_idle() {
             return;
         }
         let _turn = self.turn(name).await;
+        // A client may have asked for it meanwhile.
+        if !is_idle() {
+            return;
+        }
         // What it had not flushed when another gateway was admitted is lost already.
         let is_fenced = self.control.is_fenced(name).await == Some(true);
         match self.close(name, is_fenced).await {

@@ -48,9 +48,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     run: |context| run(context, 900),
 };
 
-pub const AT_80_PERCENT: Experiment = Experiment {
-    name: "insulated-mixes-r80",
-    question: "The same at R = 0.8: is more admitted, and kept?",
+pub const RELAXED: Experiment = Experiment {
+    name: "insulated-relaxed",
+    question: "If R is lower, does what the server calls admitted keep it, too?",
     setup: "The mixes of `insulated-mixes`, with R = 0.8.",
     paper: EXPERIMENT.paper,
     run: |context| run(context, 800),
