@@ -5,19 +5,19 @@ use sim::machines;
 use sim::swarm::{self, Worlds};
 
 /// `make test-swarm` runs others of these.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 20;
 /// Of worlds of several machines.
-const MACHINES_SEEDS: u64 = 100;
+const MACHINES_SEEDS: u64 = 60;
 /// Seeds of worlds of several machines in which two caches in a row demote. They are not among the former.
 const TIERS_SEEDS: std::ops::Range<u64> = 216..240;
 /// Of worlds of machines that off-load writes to one another.
-const STORES_SEEDS: u64 = 100;
+const STORES_SEEDS: u64 = 60;
 /// Of worlds with striped volumes.
-const STRIPES_SEEDS: u64 = 130;
+const STRIPES_SEEDS: u64 = 80;
 /// Of worlds with two gateways.
-const GATEWAYS_SEEDS: u64 = 40;
+const GATEWAYS_SEEDS: u64 = 25;
 /// Of worlds of servers that follow a schedule.
-const CLUSTERS_SEEDS: u64 = 20;
+const CLUSTERS_SEEDS: u64 = 14;
 
 fn run_all(worlds: Worlds, seeds: u64, option: &str) {
     for seed in 0..seeds {
