@@ -15,8 +15,8 @@ LONG_LAB := insulated-four insulated-streams insulated-oracle sharing-cache shar
 # The assertions of a debug build, and the speed of a release where tests spend their time.
 CHECKED := --profile checked
 # What ships and what the tests run has the features of the whole workspace: with `-p`, dependencies would have others,
-# and be built again. `.ci/run` builds what ships with AEROGEL_PROFILE=checked, as the tests do;
-# `--tests` gives it their features.
+# and be built again. `.ci/run` builds the program with AEROGEL_PROFILE=checked, as the tests do; `--tests` gives it
+# their features.
 AEROGEL_PROFILE ?= release
 BUILD := cargo build --profile $(AEROGEL_PROFILE) --workspace --bin aerogel \
 	$(if $(filter checked,$(AEROGEL_PROFILE)),--tests)

@@ -22,6 +22,7 @@ mod peer;
 mod probe;
 mod quantity;
 mod reactor;
+mod semaphores;
 mod serve;
 mod sessions;
 mod signals;

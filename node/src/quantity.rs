@@ -326,7 +326,7 @@ impl fmt::Display for Insulation {
 }
 
 /// A name of a disk, volume or tenant: `[A-Za-z0-9][A-Za-z0-9._-]{0,62}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(String);
 
 impl Name {

@@ -37,7 +37,7 @@ mod standing;
 pub mod stores;
 mod telling;
 mod tenants;
-mod turn;
+pub mod turn;
 mod upstreams;
 pub mod view;
 mod volumes;

@@ -6,44 +6,40 @@
 //! (never across a wait), the division of memory (disk threads answer in bounded time, or count as holding their
 //! memory), and the registry (one file).
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Control, Error, Kind};
 use crate::quantity::Name;
+use crate::semaphores::Semaphores;
 
 /// How long a change waits for the one before it: longer than any change takes on a disk that answers. Changes that
 /// write zeros take longer, but release the lock meanwhile.
 pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The right to change a disk and its volumes, until it is dropped.
-pub type Turn = OwnedMutexGuard<()>;
+pub type Turn = OwnedSemaphorePermit;
 
-/// The change locks.
-#[derive(Debug, Default)]
-pub struct Turns {
-    disks: Mutex<BTreeMap<Name, Arc<Lock<()>>>>,
+/// Locks by name: of disks, or of volumes.
+#[derive(Debug)]
+pub struct Turns(Semaphores<Name>);
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns(Semaphores::new(1))
+    }
 }
 
 impl Turns {
-    /// The lock of a disk; it exists as long as it is held or waited for.
-    fn of(&self, disk: &Name) -> Arc<Lock<()>> {
-        let mut disks = self.disks.lock().expect("nobody panics while holding it");
-        disks.retain(|_, lock| Arc::strong_count(lock) > 1);
-        disks.entry(disk.clone()).or_default().clone()
-    }
-
     /// Waits for the lock, without a time limit.
-    pub async fn wait(&self, disk: &Name) -> Turn {
-        self.of(disk).lock_owned().await
+    pub async fn wait(&self, name: &Name) -> Turn {
+        self.0.wait(name.clone()).await
     }
 
     /// Takes the lock, if it is free.
-    pub fn take(&self, disk: &Name) -> Option<Turn> {
-        self.of(disk).try_lock_owned().ok()
+    pub fn take(&self, name: &Name) -> Option<Turn> {
+        self.0.of(name.clone()).try_acquire_owned().ok()
     }
 }
 
@@ -62,23 +58,5 @@ impl Control {
         let turn = self.change(&disk).await?;
         // The volume may have been deleted and created on another disk meanwhile.
         if find()? == disk { Ok((turn, disk)) } else { Err(Error::Busy(Kind::Volume, volume.clone())) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn disks_do_not_wait_for_each_other() {
-        let turns = Turns::default();
-        let (a, b): (Name, Name) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let held = turns.wait(&a).await;
-        assert!(turns.take(&a).is_none());
-        let other = turns.take(&b).expect("another disk");
-        drop(held);
-        drop(other);
-        drop(turns.take(&a).expect("it is free"));
-        assert_eq!(turns.disks.lock().unwrap().len(), 1, "locks that nobody holds are forgotten");
     }
 }

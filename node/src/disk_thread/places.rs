@@ -7,10 +7,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use engine::ids::{TenantId, VolumeId};
 use tokio::sync::Semaphore;
+
+use crate::semaphores::Semaphores;
 
 /// Connections that a tenant can always have: enough for a client with several connections, and one more.
 const TENANT_PLACES: u32 = 8;
@@ -61,15 +63,13 @@ pub struct Places {
     disk: Arc<AtomicU32>,
     /// Counts are increased only under this lock. They are decreased without it, since the disk's thread takes no lock.
     table: Mutex<Table>,
-    /// Threads that may process TLS connections of one tenant at the same time.
-    tls_threads: usize,
+    /// Threads that may process TLS connections of one tenant at the same time: its clients' and its upstreams'.
+    tls: Semaphores<TenantId>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     tenants: HashMap<TenantId, Arc<Holder>>,
-    /// One for a tenant's clients and its upstreams together.
-    gates: HashMap<TenantId, Weak<Semaphore>>,
     volumes: HashMap<VolumeId, Arc<AtomicU32>>,
 }
 
@@ -103,23 +103,11 @@ impl Drop for Place {
     }
 }
 
-impl Table {
-    fn gate(&mut self, tenant: TenantId, threads: usize) -> Arc<Semaphore> {
-        self.gates.retain(|_, gate| gate.strong_count() > 0);
-        let known = self.gates.get(&tenant).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let gate = Arc::new(Semaphore::new(threads));
-            self.gates.insert(tenant, Arc::downgrade(&gate));
-            gate
-        })
-    }
-}
-
 impl Places {
     /// All places are free.
     pub fn new(limits: Limits) -> Places {
-        let tls_threads = crate::tls::threads_per_tenant();
-        Places { limits, disk: Arc::default(), table: Mutex::default(), tls_threads }
+        let tls = Semaphores::new(crate::tls::threads_per_tenant());
+        Places { limits, disk: Arc::default(), table: Mutex::default(), tls }
     }
 
     /// Reserves a place for one more connection to a volume of a tenant. `tenants` is the number of tenants on the
@@ -136,9 +124,8 @@ impl Places {
         let absent = tenants.saturating_sub(1 + others.clone().count()) as u32;
         let set_aside = waiting.sum::<u32>() + absent * own;
 
-        let tls = table.gate(tenant, self.tls_threads);
         let holder = table.tenants.entry(tenant);
-        let holder = holder.or_insert_with(|| Arc::new(Holder { used: AtomicU32::new(0), tls }));
+        let holder = holder.or_insert_with(|| Arc::new(Holder { used: AtomicU32::new(0), tls: self.tls.of(tenant) }));
         let of_volume = table.volumes.entry(volume).or_default();
         let [disk_used, tenant_used, volume_used] =
             [&*self.disk, &holder.used, of_volume].map(|used| used.load(Ordering::Relaxed));
@@ -160,7 +147,7 @@ impl Places {
 
     /// The semaphore that limits work on a tenant's connections over TLS, those to other servers included.
     pub fn tls_gate(&self, tenant: TenantId) -> Arc<Semaphore> {
-        self.table.lock().expect("no one panics while holding it").gate(tenant, self.tls_threads)
+        self.tls.of(tenant)
     }
 
     /// Reserved places of each tenant: half of all places, divided evenly, but at most `TENANT_PLACES`.

@@ -1,30 +1,32 @@
-//! Limits on what clients cause servers to be asked. A volume's name costs a connection to each server, which may be
-//! slow to answer, and clients may ask for names that do not exist. So that servers are not flooded, and clients of one
-//! source hardly wait for the names of another one:
+//! Limits on lookups of volume names. A lookup costs a connection to each server, a server may be slow to answer, and
+//! clients may ask for names that do not exist. Two limits keep the load of the servers low, and keep the lookups of
+//! one source from delaying those of another one:
 //!
-//! - A name that no server knows is remembered for [`KEPT`], and refused meanwhile. A source that has asked for
-//!   [`UNKNOWN_PER_SOURCE`] of them is refused all names but those of open volumes.
-//! - Servers are asked about [`AT_ONCE`] names at the same time, [`AT_ONCE_PER_SOURCE`] of each source. Others wait,
-//!   for no longer than their handshake takes.
+//! - A gateway remembers for [`KEPT`] each name that no server knows, and refuses it meanwhile. A source that has asked
+//!   for [`UNKNOWN_PER_SOURCE`] such names is refused all names but those of open volumes.
+//! - A gateway looks up [`AT_ONCE`] names at the same time, [`AT_ONCE_PER_SOURCE`] of them for each source. Further
+//!   lookups wait, at most as long as a handshake may take.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, Weak};
+use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
 
 use super::GatewayError;
 use crate::peer::Source;
 use crate::quantity::Name;
+use crate::semaphores::Semaphores;
 
-/// How long a name stays unknown. A volume that is created meanwhile can be opened so much later.
+/// How long a gateway remembers an unknown name. A volume that is created meanwhile can be opened when this has passed.
 const KEPT: Duration = Duration::from_secs(1);
-/// Unknown names of a source within [`KEPT`].
+/// Maximum number of unknown names that a source asks for within [`KEPT`].
 pub const UNKNOWN_PER_SOURCE: usize = 16;
-/// Unknown names of all sources that are remembered: those of 64 sources that ask for as many as they may.
+/// Maximum number of unknown names that a gateway remembers: as many as 64 sources may ask for.
 const UNKNOWN: usize = 64 * UNKNOWN_PER_SOURCE;
+/// Maximum number of lookups at the same time.
 const AT_ONCE: usize = 8;
-/// So few that three other sources do not exclude one.
+/// Maximum number for one source: three sources leave two of [`AT_ONCE`] to a fourth.
 const AT_ONCE_PER_SOURCE: usize = 2;
 
 /// The limits of a gateway.
@@ -32,18 +34,21 @@ const AT_ONCE_PER_SOURCE: usize = 2;
 pub struct Lookups {
     unknown: Mutex<Unknown>,
     all: Semaphore,
-    /// Of sources that have a lookup or wait for one.
-    sources: Mutex<HashMap<Source, Weak<Semaphore>>>,
+    of_source: Semaphores<Source>,
 }
 
 impl Default for Lookups {
     fn default() -> Lookups {
-        Lookups { unknown: Mutex::default(), all: Semaphore::new(AT_ONCE), sources: Mutex::default() }
+        Lookups {
+            unknown: Mutex::default(),
+            all: Semaphore::new(AT_ONCE),
+            of_source: Semaphores::new(AT_ONCE_PER_SOURCE),
+        }
     }
 }
 
 impl Lookups {
-    /// Looks for a name when it is the source's turn, unless it is known that no server has it.
+    /// Runs a lookup when the limits allow it, unless it is known that no server has the name.
     pub async fn find<T>(
         &self,
         source: Source,
@@ -52,10 +57,9 @@ impl Lookups {
     ) -> Result<T, GatewayError> {
         let unknown = || self.unknown.lock().expect("nobody panics while holding it");
         unknown().check(Instant::now(), source, name)?;
-        let own = self.of(source);
-        let _own = turn(&own).await;
-        let _turn = turn(&self.all).await;
-        // Others may have been told meanwhile.
+        let _of_source = self.of_source.wait(source).await;
+        let _of_all = self.all.acquire().await.expect("it is never closed");
+        // Another client may have asked for the name meanwhile.
         unknown().check(Instant::now(), source, name)?;
         let found = find.await;
         if let Err(GatewayError::Unknown) = found {
@@ -63,22 +67,9 @@ impl Lookups {
         }
         found
     }
-
-    fn of(&self, source: Source) -> Arc<Semaphore> {
-        let mut sources = self.sources.lock().expect("nobody panics while holding it");
-        sources.retain(|_, of_source| of_source.strong_count() > 0);
-        let of_source = sources.get(&source).and_then(Weak::upgrade);
-        let of_source = of_source.unwrap_or_else(|| Arc::new(Semaphore::new(AT_ONCE_PER_SOURCE)));
-        sources.insert(source, Arc::downgrade(&of_source));
-        of_source
-    }
 }
 
-async fn turn(semaphore: &Semaphore) -> SemaphorePermit<'_> {
-    semaphore.acquire().await.expect("it is never closed")
-}
-
-/// The latest names that no server knows, and who has asked for them.
+/// The latest unknown names, and the source that asked for each.
 #[derive(Debug, Default)]
 struct Unknown(VecDeque<(Name, Source, Instant)>);
 
@@ -106,6 +97,8 @@ impl Unknown {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     const SOURCE: Source = Source::User(1);
@@ -136,9 +129,9 @@ mod tests {
         assert!(matches!(unknown.check(now, SOURCE, &name(0)), Err(GatewayError::ManyUnknown)));
     }
 
-    /// A future that ends in the test's runtime without time: after some turns of other tasks.
-    async fn turns(count: usize) {
-        for _ in 0..count {
+    /// Lets the other tasks run.
+    async fn yield_often() {
+        for _ in 0..1000 {
             tokio::task::yield_now().await;
         }
     }
@@ -153,14 +146,12 @@ mod tests {
                 lookups.find::<()>(SOURCE, &name(number), std::future::pending()).await
             }));
         }
-        turns(1000).await;
+        yield_often().await;
         assert_eq!(lookups.all.available_permits(), AT_ONCE - AT_ONCE_PER_SOURCE);
         assert_eq!(lookups.find(OTHER, &name(200), async { Ok(7) }).await.unwrap(), 7);
-        // What nobody waits for any more is not asked.
+        // A lookup ends when its client gives up.
         hanging.iter().for_each(|task| task.abort());
-        turns(1000).await;
+        yield_often().await;
         assert_eq!(lookups.all.available_permits(), AT_ONCE);
-        lookups.of(OTHER);
-        assert_eq!(lookups.sources.lock().unwrap().len(), 1, "nothing is kept of sources that have gone");
     }
 }

@@ -17,7 +17,7 @@ mod lookups;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine::cluster::{Slot, Timetable};
@@ -34,6 +34,7 @@ use self::lookups::Lookups;
 use crate::cluster::ahead_ns;
 use crate::cluster::layout::{Layout, PartKept, Question, SlotOf};
 use crate::control::kept::Kept;
+use crate::control::turn::Turns;
 use crate::control::view::CreateVolume;
 use crate::control::{Control, Error};
 use crate::peer::Source;
@@ -84,8 +85,8 @@ pub enum GatewayError {
 pub struct Gateway {
     control: Arc<Control>,
     settings: Settings,
-    /// Held, by volume, while it is being opened or closed.
-    turns: Mutex<BTreeMap<Name, Weak<tokio::sync::Mutex<()>>>>,
+    /// Held, by volume, while the gateway opens or closes it.
+    turns: Turns,
     /// The volumes that it has opened.
     open: Mutex<BTreeMap<Name, Opened>>,
     lookups: Lookups,
@@ -149,36 +150,26 @@ impl Gateway {
         self.open.lock().expect("nobody panics while holding it")
     }
 
-    async fn turn(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.turns.lock().expect("nobody panics while holding it");
-            turns.retain(|_, turn| turn.strong_count() > 0);
-            let turn = turns.get(name).and_then(Weak::upgrade).unwrap_or_default();
-            turns.insert(name.clone(), Arc::downgrade(&turn));
-            turn
-        };
-        turn.lock_owned().await
-    }
-
-    /// Opens a volume of the cluster for a client, unless it is open. Once that has begun it is opened to the end, even
-    /// if nobody waits for it.
+    /// Opens a volume of the cluster for a client, unless it is open. If the client disconnects during the lookup, the
+    /// lookup ends; an opening that has begun is completed.
     pub async fn open(self: &Arc<Gateway>, name: &Name, client: Source) -> Result<(), GatewayError> {
         {
-            let _turn = self.turn(name).await;
-            if self.is_open(name).await {
+            let _turn = self.turns.wait(name).await;
+            if self.touch(name).await == Some(false) {
                 return Ok(());
             }
         }
-        // Others that want the volume do not wait for what else this client has asked about.
+        // Not under the volume's lock: the lookup may wait for earlier ones of its source, and clients of other sources
+        // may want the volume.
         let exists = async {
-            // Another connection may have opened it meanwhile.
+            // Another connection may have opened the volume meanwhile.
             if !self.opened().contains_key(name) {
                 self.layout(name).await?;
             }
             Ok(())
         };
         self.lookups.find(client, name, exists).await?;
-        let turn = self.turn(name).await;
+        let turn = self.turns.wait(name).await;
         let (gateway, name) = (self.clone(), name.clone());
         let opening = tokio::spawn(async move {
             let _turn = turn;
@@ -187,22 +178,21 @@ impl Gateway {
         opening.await.unwrap_or_else(|error| Err(GatewayError::Broken(error)))
     }
 
-    /// Whether a volume is open, or one of this host. Only in its turn: before that, it may be half open or half
-    /// closed.
-    async fn is_open(&self, name: &Name) -> bool {
+    /// Notes that a client wants a volume. Returns whether it is fenced; `None` if it is neither open nor a volume of
+    /// this host. Only under the volume's lock: otherwise the volume may be half open or half closed.
+    async fn touch(&self, name: &Name) -> Option<bool> {
         if let Some(opened) = self.opened().get_mut(name) {
             opened.used = Instant::now();
         }
-        self.control.is_fenced(name).await == Some(false)
+        self.control.is_fenced(name).await
     }
 
     async fn open_to_the_end(&self, name: &Name) -> Result<(), GatewayError> {
-        if self.is_open(name).await {
-            return Ok(());
-        }
-        if self.control.is_fenced(name).await == Some(true) {
-            // Another gateway had it meanwhile. Nobody here uses it any more: it begins anew.
-            self.close(name, true).await?;
+        match self.touch(name).await {
+            None => {}
+            Some(false) => return Ok(()),
+            // Another gateway had the volume meanwhile. No client uses it here any more, so it is opened anew.
+            Some(true) => self.close(name, true).await?,
         }
         let layout = self.layout(name).await?;
         let members = layout.members.iter().map(|member| self.target(member)).collect::<Result<Vec<_>, _>>()?;
@@ -252,7 +242,7 @@ impl Gateway {
         if !is_idle() {
             return;
         }
-        let _turn = self.turn(name).await;
+        let _turn = self.turns.wait(name).await;
         // A client may have asked for it meanwhile.
         if !is_idle() {
             return;
