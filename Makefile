@@ -9,9 +9,10 @@ TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
 # Experiments that take 10 s and more each: they find regressions of performance, not bugs.
-LONG_LAB := insulated-four insulated-streams insulated-oracle sharing-cache sharing-depths guarantees-hostile \
-	allocation-model allocation-paper allocation-follow headless-writer headless-stream-writer insulated-absorbed \
-	sharing-streams sharing-stream-random
+LONG_LAB := insulated-four insulated-streams insulated-oracle insulated-stream-random insulated-random-writes \
+	insulated-oltp-scan insulated-absorbed sharing-cache sharing-depths sharing-streams sharing-stream-random \
+	headless-readers headless-writer headless-stream-writer guarantees guarantees-hostile allocation-model \
+	allocation-paper allocation-follow
 # The assertions of a debug build, and the speed of a release where tests spend their time.
 CHECKED := --profile checked
 # What ships and what the tests run has the features of the whole workspace: with `-p`, dependencies would have others,
@@ -91,7 +92,7 @@ test-planted-long: ## the worlds of the client of off-load stores find every pla
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
+	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 150
 
 swarm: ## SEEDS=n simulated worlds (WORLDS=machines: gateways, stores: off-load, stripes, clusters); a failing one
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --worlds $(WORLDS) --seeds $(SEEDS)
@@ -196,8 +197,8 @@ bench-allocate: ## allocation over two gateways and a server in real time, with 
 bench-attacks: ## one tenant's requests alone and while another attacks, on an idle machine (4 minutes; ONLY=pattern)
 	@scripts/setup test
 	$(BUILD)
-	AEROGEL_BIN=$(abspath $(TARGET))/release/aerogel AEROGEL_TEST_TIGHT=1 AEROGEL_TEST_SAY=1 \
-		$(PYTHON) tests/run.py -k 'test_attacks*$(ONLY)'
+	AEROGEL_BIN=$(abspath $(TARGET))/release/aerogel \
+		AEROGEL_TEST_TIGHT=1 AEROGEL_TEST_SAY=1 AEROGEL_TEST_ATTACK_SECONDS=2 $(PYTHON) tests/run.py -k 'test_attacks*$(ONLY)'
 
 bench-release: ## this release against an earlier one, in turns (BASE=REVISION or a binary; 25 minutes)
 	@scripts/setup bench

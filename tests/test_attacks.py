@@ -28,7 +28,7 @@ FILES = [("certificate", "cert"), ("key", "key")]
 # Attempts of a whole measurement, of which one has to succeed.
 ATTEMPTS = 3
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
-SECONDS = float(os.environ.get("AEROGEL_TEST_ATTACK_SECONDS", "2"))
+SECONDS = float(os.environ.get("AEROGEL_TEST_ATTACK_SECONDS", "1"))
 
 
 def ranges(*commands):

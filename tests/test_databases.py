@@ -13,6 +13,7 @@ from harness.behind import Behind
 from harness.case import ServerCase
 from harness.databases import Ledger, MariaDB, PostgreSQL
 from harness.files import when_unused
+from harness.loops import mount_file
 from harness.recorded import Fused
 from harness.server import GIB, MIB, run
 from harness.wait import until
@@ -140,7 +141,7 @@ class OnDisks(Databases):
         with open(disk, "wb") as file:
             file.truncate(FULL_BYTES)
         run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", disk)
-        run("mount", "-o", "loop", disk, at)
+        mount_file(disk, at)
         self.addCleanup(lambda: os.path.ismount(at) and when_unused("umount", at))
         server = self.serve(cache="64MiB")
         self.addCleanup(server.kill)

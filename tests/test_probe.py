@@ -7,6 +7,7 @@ import subprocess
 
 from harness import places
 from harness.case import ServerCase
+from harness.loops import mount_file
 from harness.server import COMMAND_SECONDS, MIB, run
 from harness.wait import until
 
@@ -175,7 +176,7 @@ class Probes(ServerCase):
             file.truncate(128 * MIB)
         small.mkdir()
         run("mkfs.ext4", "-q", image)
-        mounted = run("mount", "-o", "loop", image, small, check=False)
+        mounted = mount_file(image, small, check=False)
         if mounted.returncode != 0:
             self.skipTest(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
         self.addCleanup(run, "umount", "--lazy", small, check=False)

@@ -6,6 +6,7 @@ import random
 import unittest
 from pathlib import Path
 
+from .loops import mount_file
 from .server import run
 from .wait import until
 
@@ -29,7 +30,7 @@ def mounted(directory, kind, size):
         with open(image, "wb") as file:
             file.truncate(size)
         run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", image)
-        run("mount", "-o", "loop", image, at)
+        mount_file(image, at)
     try:
         yield at
     finally:
@@ -41,11 +42,13 @@ def mounted(directory, kind, size):
 def mounted_image(path, at):
     """Mounts an existing file system on a device or in a file."""
     as_root()
-    options = "loop" if Path(path).is_file() else "rw"
 
     def mounted():
-        done = run("mount", "-t", "ext4", "-o", options, path, at, check=False)
-        # Another process may take a free loop device before this one does.
+        if Path(path).is_file():
+            done = mount_file(path, at, check=False)
+        else:
+            done = run("mount", "-t", "ext4", path, at, check=False)
+        # A process that is none of the tests may take a free loop device before this one does.
         assert done.returncode == 0 or "loop device" in done.stderr, f"{path} cannot be mounted: {done.stderr}"
         return done.returncode == 0
 

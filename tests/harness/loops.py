@@ -61,6 +61,12 @@ def attach(file, *options):
         return run(LOSETUP, "--find", "--show", *options, file).stdout.strip()
 
 
+def mount_file(image, at, check=True):
+    """Mounts the file system in a file; `mount` makes a loop device for it."""
+    with numbers_held():
+        return run("mount", "-o", "loop", image, at, check=check)
+
+
 def detach(device):
     """Detaches a device; one in use is removed when it is closed."""
     run(LOSETUP, "--detach", device, check=False)
