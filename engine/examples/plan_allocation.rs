@@ -37,6 +37,7 @@ fn evidence(tiers: Tiers, knee_mib: u64, floor: f64, read_fraction: f64, think_m
             loss: Loss { switch_ns: 5e6, closing_ns: 5e6 },
             interruption: Some(Interruption { delay_ns: 1e7, cost_ns: 2e7 }),
         }),
+        share_least: 0.0,
         of_model: 1.0,
     }
 }

@@ -32,6 +32,8 @@ pub struct Evidence {
     pub think_ns: f64,
     /// How its disk is divided in time. `None`: the share takes effect at any scale (fair queueing).
     pub round: Option<Round>,
+    /// The part of the disk's time that it has whatever its share, 0 to 1: others leave it unused.
+    pub share_least: f64,
     /// Measured disk latency at the present allotment / that of the model; 1 without a measurement. The model scales
     /// its disk latency by this factor at all allotments. It is below 1 if other tenants end their slices early, and
     /// above 1 if write-back uses up the slice.

@@ -280,14 +280,14 @@ impl Subject {
             outstanding: window.outstanding_max.max(1),
             think_ns: (f64::from(window.outstanding_max.max(1)) / rate * 1e9 - latency_ns).max(0.0),
             round: self.round,
+            share_least: self.unused.clamp(0.0, 1.0),
             of_model: 1.0,
         };
         let sweep_blocks = if unabsorbed > 0.0 { evidence.sweep_blocks(first, second) } else { 0.0 };
         let evidence = Evidence { disk: DiskTime { sweep_blocks, ..evidence.disk.clone() }, ..evidence };
         let Some(disk_ns) = server.mean_ns(|of| of.fills) else { return Ok(evidence) };
         if !is_by_use || evidence.round.is_none() {
-            let share = share.max(self.unused).clamp(0.001, 1.0);
-            return Ok(evidence.calibrated(first, second, share, disk_ns));
+            return Ok(evidence.calibrated(first, second, share.clamp(0.001, 1.0), disk_ns));
         }
         // Write-back may have used the slice time that would pay for interruptions. Then requests wait for slices.
         let round = self.round.map(|round| Round { interruption: None, ..round });

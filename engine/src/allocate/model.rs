@@ -129,6 +129,7 @@ impl Evidence {
     }
 
     fn with(&self, service_ns: &[f64], first: u64, second: u64, share: f64) -> Prediction {
+        let share = share.max(self.share_least);
         let (in_first, misses) = self.misses(&self.reads, first, second);
         let (first_hits, second_hits) = (1.0 - in_first, in_first - misses);
         let (_, write_misses) = self.misses(&self.writes, first, second);

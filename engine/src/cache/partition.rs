@@ -233,7 +233,7 @@ impl Cache {
     }
 
     /// All tenants.
-    pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &Partition)> {
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &Partition)> + Clone {
         self.partitions.iter()
     }
 

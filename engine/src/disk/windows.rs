@@ -299,11 +299,8 @@ impl Windows {
 
     /// The tenant's part of the disk, parts per billion: less than its share if the shares sum to more than the disk.
     fn share_ppb(&self, tenant: TenantId) -> u64 {
-        let shares = || self.tracks.iter().map(|(_, track)| track.terms.share);
-        let weight = Weights::new(shares()).of(self.tracks[tenant].terms.share);
-        let promised: u64 = shares().flatten().map(Share::ppb).sum();
-        let whole = Share::ONE.ppb();
-        (u128::from(weight) * u128::from(whole) / u128::from(promised.max(whole))) as u64
+        let weights = Weights::new(self.tracks.values().map(|track| track.terms.share));
+        weights.part_ppb(self.tracks[tenant].terms.share)
     }
 
     /// The counts of a tenant; `None` without a guarantee.

@@ -317,8 +317,11 @@ impl Offload {
             self.marks.push_back((now, number));
         }
         let able = (0u8..).zip(&self.stores).filter(|(_, store)| store.takes(bytes));
-        let ranked = able.map(|(at, store)| (store.is_retiring, store.load(), store.log.used(), at));
-        let mut stores: Vec<(bool, u32, u64, u8)> = ranked.collect();
+        // Those that `choose` counts come first: what is not known of a store may be that it hangs.
+        let is_doubtful = |store: &Store| !store.is_proven || !store.is_known(now);
+        let rank =
+            |(at, store): (u8, &Store)| ((store.is_retiring, is_doubtful(store)), store.load(), store.log.used(), at);
+        let mut stores: Vec<((bool, bool), u32, u64, u8)> = able.map(rank).collect();
         stores.sort_unstable();
         stores.truncate(self.settings.copies);
         let id = self.versions.add(Version::new(number, volume, start, bytes as u32));

@@ -381,6 +381,16 @@ impl Running {
             {
                 return Err(below("share", share.to_string(), asked.to_string()));
             }
+            if before.auto_share
+                && before.min_bandwidth.is_some()
+                && let Some(share) = &after.planned_share
+                && let Some(least) = Shares::unplanned(self.allotments()).effective_ppb(tenant)
+                && share.share.ppb() + SHARE_ROUNDING_PPB < least
+            {
+                let (tenant, disk) = (tenant.clone(), disk.clone());
+                let (planned, least) = (share.to_string(), percent(least));
+                return Err(AllocationError::BelowGuarantee { tenant, disk, planned, least }.into());
+            }
         }
         if let Some(cache) = &planned.cache {
             if !before.auto_cache && before.cache.is_none() || tenant.is_of_stores() {

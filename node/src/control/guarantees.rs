@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use engine::control::{Ceilings, Command, IO_BYTES, Report, Snapshot};
+use engine::control::{Ceilings, Command, IO_BYTES, Report, Snapshot, TenantStats};
 use engine::disk::Window;
 use engine::units::{Nanos, Share};
 use tracing::warn;
@@ -207,18 +207,19 @@ impl Control {
 
     /// Tells of avoidable misses since the last snapshot.
     pub(super) fn note_misses(&self, disk: &Name, snapshot: &Snapshot) {
-        let avoidable: Vec<(Name, u64)> = {
+        // `None` while a tenant has no guarantee: if it gets one again, earlier misses are counted on.
+        let avoidable: Vec<(Name, Option<u64>)> = {
             let state = self.state();
             let Ok(running) = state.disk(disk) else { return };
-            let counts = snapshot.tenants.iter().filter_map(|stats| Some((stats.tenant, stats.windows?.avoidable)));
             let name = |id| running.tenants.iter().find(|(_, tenant)| tenant.id == id).map(|(name, _)| name.clone());
-            counts.filter_map(|(id, count)| Some((name(id)?, count))).collect()
+            let count = |stats: &TenantStats| Some((name(stats.tenant)?, stats.windows.map(|counts| counts.avoidable)));
+            snapshot.tenants.iter().filter_map(count).collect()
         };
         let mut news = Vec::new();
         {
             let mut misses = self.misses.lock().expect("nobody panics while holding it");
             misses.retain(|(of, tenant), _| of != disk || avoidable.iter().any(|(name, _)| name == tenant));
-            for (tenant, count) in avoidable {
+            for (tenant, count) in avoidable.into_iter().filter_map(|(tenant, count)| Some((tenant, count?))) {
                 let missed = misses.entry((disk.clone(), tenant.clone())).or_default();
                 news.extend(missed.news(count, Instant::now()).map(|count| (tenant, count)));
             }

@@ -48,7 +48,11 @@ impl Policy {
     pub fn give(&self, spec: &mut TenantSpec) {
         let Policy { share, min_bandwidth, max_bandwidth, max_iops, burst } = self.clone();
         spec.auto_share &= share.is_none();
-        *spec = TenantSpec { share, min_bandwidth, max_bandwidth, max_iops, burst, ..spec.clone() };
+        // A plan was made for this share and this guarantee, or for none.
+        let is_handed = spec.share == share && (share.is_some() || spec.auto_share);
+        let is_less = min_bandwidth.is_none() || min_bandwidth == spec.min_bandwidth;
+        let planned_share = spec.planned_share.take().filter(|_| is_handed && is_less);
+        *spec = TenantSpec { share, planned_share, min_bandwidth, max_bandwidth, max_iops, burst, ..spec.clone() };
     }
 }
 
@@ -126,5 +130,35 @@ mod tests {
         gold.give(&mut spec);
         assert_eq!(Policy::of(&spec), gold);
         assert_eq!(spec.cache, Some(crate::quantity::Size(4096)));
+    }
+
+    #[test]
+    fn a_planned_share_stays_as_long_as_what_was_handed_to_the_planner_is_the_same() {
+        let of = |share: Option<&str>, auto_share, rate: Option<u64>| TenantSpec {
+            share: share.map(|share| share.parse().unwrap()),
+            auto_share,
+            min_bandwidth: rate.map(Rate),
+            planned_share: Some("1/2".parse().unwrap()),
+            ..TenantSpec::default()
+        };
+        let policy = |share: Option<&str>, rate: Option<u64>| Policy {
+            share: share.map(|share| share.parse().unwrap()),
+            min_bandwidth: rate.map(Rate),
+            ..Policy::default()
+        };
+        for (before, policy, stays) in [
+            (of(Some("1/4"), false, None), policy(Some("1/4"), None), true),
+            (of(Some("1/4"), false, None), policy(Some("1/3"), None), false),
+            (of(Some("1/4"), false, None), policy(None, None), false),
+            (of(None, true, None), policy(None, None), true),
+            (of(None, true, None), policy(Some("1/4"), None), false),
+            (of(None, true, None), policy(None, Some(1 << 20)), false),
+            (of(None, true, Some(1 << 20)), policy(None, Some(1 << 20)), true),
+            (of(None, true, Some(1 << 20)), policy(None, None), true),
+        ] {
+            let mut after = before.clone();
+            policy.give(&mut after);
+            assert_eq!(after.planned_share.is_some(), stays, "{policy:?} for {before:?}");
+        }
     }
 }

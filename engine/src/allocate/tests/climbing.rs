@@ -22,6 +22,7 @@ fn evidence(rng: &mut Rng, tiers: Tiers) -> Evidence {
         write_ns: 2e4,
         disk: DiskTime::constant(4e6, 2e6),
         outstanding: 1 + rng.below(16) as u32,
+        share_least: 0.0,
         of_model: 1.0,
         think_ns: rng.below(20) as f64 * 1e6,
         round: Some(Round {

@@ -77,6 +77,7 @@ impl Simulation {
             write_ns: 0.0,
             disk: DiskTime::constant(SERVICE * 1e6, 0.0),
             outstanding: self.clients,
+            share_least: 0.0,
             of_model: 1.0,
             think_ns: self.think * 1e6,
             round: Some(Round {
@@ -231,6 +232,7 @@ fn write_back_takes_from_the_share_and_depth_gives_speed() {
             sweep_blocks: 0.0,
         },
         outstanding: 16,
+        share_least: 0.0,
         of_model: 1.0,
         think_ns,
         round: None,
@@ -281,6 +283,7 @@ fn disk_times_follow_from_one_measurement() {
         write_ns: 1e4,
         disk: DiskTime::constant(service, service / 2.0),
         outstanding: loops.clients,
+        share_least: 0.0,
         of_model: 1.0,
         think_ns: loops.think * 1e6,
         round: None,

@@ -117,6 +117,7 @@ pub(in super::super) fn evidence(tiers: Tiers, reads: MissRatios) -> Evidence {
         write_ns: 1e4,
         disk: DiskTime::constant(5e6, 0.0),
         outstanding: 1,
+        share_least: 0.0,
         of_model: 1.0,
         think_ns: 0.0,
         round: None,

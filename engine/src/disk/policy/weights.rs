@@ -22,25 +22,35 @@ pub(crate) struct Weights {
     floor_ppb: u64,
     /// The weight of a tenant without a share.
     rest_ppb: u64,
+    /// The sum of all weights.
+    sum_ppb: u64,
 }
 
 impl Weights {
     /// From the shares of all tenants.
-    pub(crate) fn new(shares: impl Iterator<Item = Option<Share>>) -> Weights {
+    pub(crate) fn new(shares: impl Iterator<Item = Option<Share>> + Clone) -> Weights {
         let (mut promised, mut others, mut with_share) = (0u64, 0, 0);
-        for share in shares {
+        for share in shares.clone() {
             with_share += u64::from(share.is_some());
             promised += share.map_or(0, Share::ppb);
             others += u64::from(share.is_none());
         }
         let rest = Share::ONE.ppb().saturating_sub(promised).max(LEAST_PPB);
         let floor_ppb = FLOOR_PPB.min(FLOORS_PPB / (with_share + others).max(1)).max(1);
-        Weights { floor_ppb, rest_ppb: rest.checked_div(others).unwrap_or(0) }
+        let weights = Weights { floor_ppb, rest_ppb: rest.checked_div(others).unwrap_or(0), sum_ppb: 0 };
+        Weights { sum_ppb: shares.map(|share| weights.of(share)).sum(), ..weights }
     }
 
     /// The weight of a tenant with this share, parts per billion of the disk, at least the floor.
     pub(crate) fn of(self, share: Option<Share>) -> u64 {
         share.map_or(self.rest_ppb, Share::ppb).max(self.floor_ppb)
+    }
+
+    /// The part of the disk that a tenant with this share can count on, parts per billion: less than its weight if the
+    /// weights sum to more than the disk. The parts of all tenants sum to at most the disk.
+    pub(crate) fn part_ppb(self, share: Option<Share>) -> u64 {
+        let whole = Share::ONE.ppb();
+        (u128::from(self.of(share)) * u128::from(whole) / u128::from(self.sum_ppb.max(whole))) as u64
     }
 }
 
@@ -56,6 +66,9 @@ mod tests {
         let weights = Weights::new([share(30), None, None].into_iter());
         assert_eq!([share(30), None].map(|share| weights.of(share)), [300_000_000, 350_000_000]);
         assert_eq!(Weights::new([share(100), None].into_iter()).of(None), LEAST_PPB);
+        let parts = |shares: [Option<Share>; 2]| shares.map(|share| Weights::new(shares.into_iter()).part_ppb(share));
+        assert_eq!(parts([share(30), share(50)]), [300_000_000, 500_000_000]);
+        assert_eq!(parts([share(50), share(100)]), [333_333_333, 666_666_666]);
     }
 
     proptest! {
@@ -75,6 +88,8 @@ mod tests {
             let raised = shares.iter().zip(&of).filter(|(share, of)| is_raised(share, **of));
             let raised: u64 = raised.map(|(_, of)| of).sum();
             prop_assert!(raised <= FLOORS_PPB);
+            let parts: u64 = shares.iter().map(|&share| weights.part_ppb(share)).sum();
+            prop_assert!(parts <= Share::ONE.ppb(), "{parts}");
         }
     }
 }

@@ -40,6 +40,7 @@ fn load(rng: &mut Rng, most: u64) -> Evidence {
         write_ns: 30e3,
         disk: DiskTime { reads: depths.to_vec(), write_ns: 1e6, delay_ns: 2e7, sweep_blocks: 200.0 },
         outstanding: 1 + rng.below(32) as u32,
+        share_least: 0.0,
         of_model: 1.0,
         think_ns: rng.below(20_000_000) as f64,
         round: Some(Round {

@@ -17,8 +17,11 @@ use crate::cli::client::{ClientError, Place, ask_at};
 use crate::control::view::Resource;
 use crate::quantity::ShareText;
 
-/// A planned value differs from the present plan if it does by this part of it: less is rounding.
+/// A planned value differs from the present plan if it does by this part of it: less is rounding, unless something else
+/// on the same server changes, which may need the difference.
 const DIFFERS: f64 = 0.005;
+/// Servers round planned shares to parts per billion.
+const SHARE_ROUNDING: f64 = 2e-9;
 
 /// What changes at one server.
 #[derive(Clone, Debug)]
@@ -51,28 +54,30 @@ pub(super) struct Values<T> {
 
 /// What has to change for an allocation.
 pub(super) fn changes(observed: &Observed, subjects: &[Subject], all: &[Has]) -> Vec<Change> {
-    let mut by_server = BTreeMap::<usize, Vec<TenantChange>>::new();
+    let mut by_server = BTreeMap::<usize, Vec<(At, u64, Option<f64>)>>::new();
     for (subject, has) in subjects.iter().zip(all) {
         if let Some(at) = subject.gateway {
-            by_server.entry(at.server).or_default().extend(change(observed, at, has.first, None));
+            by_server.entry(at.server).or_default().push((at, has.first, None));
         }
         let at = subject.server;
-        by_server.entry(at.server).or_default().extend(change(observed, at, has.second, Some(has.share)));
+        by_server.entry(at.server).or_default().push((at, has.second, Some(has.share)));
     }
-    let with_place = |(server, tenants): (usize, Vec<TenantChange>)| Change {
-        place: observed.servers[server].place.clone(),
-        tenants,
+    let changes = |(server, wanted): (usize, Vec<(At, u64, Option<f64>)>)| {
+        let by = |part| wanted.iter().filter_map(move |&(at, data, share)| change(observed, at, data, share, part));
+        by(DIFFERS).next()?;
+        Some(Change { place: observed.servers[server].place.clone(), tenants: by(0.0).collect() })
     };
-    by_server.into_iter().filter(|(_, tenants)| !tenants.is_empty()).map(with_place).collect()
+    by_server.into_iter().filter_map(changes).collect()
 }
 
-fn change(observed: &Observed, at: At, data: u64, share: Option<f64>) -> Option<TenantChange> {
+/// What changes for a tenant by more than this part of it.
+fn change(observed: &Observed, at: At, data: u64, share: Option<f64>, part: f64) -> Option<TenantChange> {
     let (disk, tenant) = (observed.disk(at), observed.tenant(at));
     let is_handed = |requested: bool, auto: bool| requested || auto;
     let cache = {
         let of = tenant.cache;
         let bytes = memory(disk, data).max(of.requested.unwrap_or(0)).max(disk.least_bytes);
-        let differs = bytes.abs_diff(of.planned.unwrap_or(of.effective)) as f64 > DIFFERS * bytes as f64;
+        let differs = bytes.abs_diff(of.planned.unwrap_or(of.effective)) as f64 > part * bytes as f64;
         let is_new = of.planned.is_none() && of.requested != Some(bytes);
         let wanted = is_handed(of.requested.is_some(), of.auto) && (differs || is_new);
         wanted.then_some(Values { before: of.effective, after: bytes })
@@ -80,7 +85,7 @@ fn change(observed: &Observed, at: At, data: u64, share: Option<f64>) -> Option<
     let share = share.and_then(|share| {
         let of = tenant.share;
         let share = share.max(of.requested.unwrap_or(0.0));
-        let differs = (share - of.planned.unwrap_or(of.effective)).abs() > DIFFERS * share;
+        let differs = (share - of.planned.unwrap_or(of.effective)).abs() > (part * share).max(SHARE_ROUNDING);
         let is_new = of.planned.is_none() && of.requested.is_none_or(|asked| (asked - share).abs() > 1e-9);
         let wanted = disk.fixed_shares.is_none() && is_handed(of.requested.is_some(), of.auto) && (differs || is_new);
         wanted.then_some(Values { before: of.effective, after: share })

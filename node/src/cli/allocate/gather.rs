@@ -156,14 +156,18 @@ impl Servers {
     }
 }
 
-fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk {
+pub(super) fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk {
     let earlier = before.disks.iter().find(|disk| disk.disk == now.disk);
     let load = |tenant: &TenantEvidence| {
         let total = counters(&tenant.load, now.seconds);
-        let then = earlier.and_then(|disk| disk.tenants.iter().find(|then| then.tenant == tenant.tenant));
-        let then = then.zip(earlier).map(|(then, disk)| counters(&then.load, disk.seconds));
-        // A tenant that is new has done everything since.
-        Measured { window: then.and_then(|then| total.since(&then)).unwrap_or(total), total }
+        let Some(disk) = earlier else { return Measured { window: total, total } };
+        let idle = Counters { elapsed_ns: disk.seconds * 1e9, ..Counters::default() };
+        let then = disk.tenants.iter().find(|then| then.tenant == tenant.tenant);
+        // A tenant that is new has done everything since. If a volume was deleted, counters have gone back: what was
+        // done in this time is not known.
+        let window = total.since(&then.map_or(idle, |then| counters(&then.load, disk.seconds)));
+        let unknown = Counters { elapsed_ns: total.elapsed_ns - idle.elapsed_ns, ..Counters::default() };
+        Measured { window: window.unwrap_or(unknown), total }
     };
     let loads = now.tenants.iter().map(load).collect();
     ObservedDisk { now, loads }

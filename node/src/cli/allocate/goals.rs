@@ -72,20 +72,25 @@ impl Goals {
         Ok(Goals::Target(targets, path.display().to_string()))
     }
 
-    /// The goal for these tenants.
-    pub(super) fn of(&self, names: &[&str]) -> Result<Goal, Failure> {
+    /// The goal for the tenants that are planned. Others are not planned now, because they are idle, for example.
+    pub(super) fn of(&self, names: &[&str], others: &[&str]) -> Result<Goal, Failure> {
         match self {
             Goals::Latency => Ok(Goal::Latency),
-            Goals::Utility(all, file) => Ok(Goal::Utility(pick(all, names, file, "utility")?)),
-            Goals::Target(all, file) => Ok(Goal::Target(pick(all, names, file, "target")?)),
+            Goals::Utility(all, file) => Ok(Goal::Utility(pick(all, names, others, (file, "utility"))?)),
+            Goals::Target(all, file) => Ok(Goal::Target(pick(all, names, others, (file, "target"))?)),
         }
     }
 }
 
-/// The values of these tenants. A name that is none is an error: it may be a typing error.
-fn pick<T: Clone>(all: &BTreeMap<String, T>, names: &[&str], file: &str, what: &str) -> Result<Vec<T>, Failure> {
-    if let Some(unknown) = all.keys().find(|name| !names.contains(&name.as_str())) {
-        let hint = format!("the tenants that are planned: {}", names.join(", "));
+/// The values of these tenants. A name that is none, nor one of the others, is an error: it may be a typing error.
+fn pick<T: Clone>(
+    all: &BTreeMap<String, T>,
+    names: &[&str],
+    others: &[&str],
+    (file, what): (&str, &str),
+) -> Result<Vec<T>, Failure> {
+    if let Some(unknown) = all.keys().map(String::as_str).find(|name| !names.contains(name) && !others.contains(name)) {
+        let hint = format!("the tenants: {}", names.iter().chain(others).copied().collect::<Vec<_>>().join(", "));
         return Err(Failure::usage(format!("{file}: there is no tenant '{unknown}' to plan for"), Some(hint)));
     }
     let value = |name: &&str| {

@@ -99,7 +99,7 @@ fn picture(svg: &mut String, drawn: &Drawn, (across, up): (Axis, Axis), (x, y): 
         // The middle of a cell.
         across.set(&mut has, drawn.whole, (f64::from(column) + 0.5) / f64::from(CELLS));
         up.set(&mut has, drawn.whole, (f64::from(row) + 0.5) / f64::from(CELLS));
-        predicted(&drawn.evidence, drawn.unused, has).latency_ns * drawn.factor
+        predicted(&drawn.evidence, has).latency_ns * drawn.factor
     };
     let cells: Vec<f64> = (0..CELLS * CELLS).map(|cell| latency(cell % CELLS, cell / CELLS).max(1.0)).collect();
     let (low, high) =

@@ -120,7 +120,6 @@ type Key = (String, String);
 pub(super) struct Drawn {
     pub(super) name: String,
     pub(super) evidence: Evidence,
-    pub(super) unused: f64,
     pub(super) factor: f64,
     pub(super) has_gateway: bool,
     pub(super) whole: Has,
@@ -206,14 +205,9 @@ struct Solving<'a> {
 type Division = (Baseline, Vec<Allotment>);
 
 impl Solving<'_> {
-    /// Latency in steps; a tenant also has the time that others leave unused.
-    fn surface(&self) -> impl Surface {
-        let steps = f64::from(self.posed.problem.grid.share_steps);
-        let refined = Refined { model: &self.posed.model, refinements: &self.refinements };
-        move |tenant: usize, at: Allotment| {
-            let unused = (self.posed.unused[tenant] * steps) as u32;
-            refined.latency_ns(tenant, Allotment { share: at.share.max(unused), ..at })
-        }
+    /// Latency in steps.
+    fn surface(&self) -> Refined<'_> {
+        Refined { model: &self.posed.model, refinements: &self.refinements }
     }
 
     fn solve(&self, method: Option<Baseline>) -> Result<Vec<Allotment>, Failure> {
@@ -312,13 +306,13 @@ impl Solving<'_> {
 impl Posed {
     /// What the model predicts for a tenant that has this.
     fn predicted(&self, tenant: usize, has: Has) -> Prediction {
-        predicted(&self.evidence[tenant], self.unused[tenant], has)
+        predicted(&self.evidence[tenant], has)
     }
 }
 
-/// The prediction for a tenant that has this, and the time that others leave unused.
-pub(super) fn predicted(evidence: &Evidence, unused: f64, has: Has) -> Prediction {
-    evidence.predict(has.first, has.second, has.share.max(unused).clamp(0.001, 1.0))
+/// The prediction for a tenant that has this.
+pub(super) fn predicted(evidence: &Evidence, has: Has) -> Prediction {
+    evidence.predict(has.first, has.second, has.share.clamp(0.001, 1.0))
 }
 
 /// The cost by the goal, in seconds where it is a time.
@@ -340,7 +334,8 @@ pub(super) fn plan(
 ) -> Result<Planned, Failure> {
     let posed = pose(observed)?;
     let names: Vec<String> = posed.subjects.iter().map(|subject| name(observed, *subject)).collect();
-    let goal = goals.of(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let others: Vec<&str> = posed.kept.iter().map(|kept| observed.tenant(kept.at).tenant.as_str()).collect();
+    let goal = goals.of(&names.iter().map(String::as_str).collect::<Vec<_>>(), &others)?;
     let (refinements, steady, keys) = learn(observed, &posed, memory);
     let every = memory.following.as_ref().map(|following| following.every);
     let solving = Solving { observed, posed: &posed, goal, refinements, seed: what.seed, every };
@@ -391,7 +386,6 @@ pub(super) fn plan(
     let drawn = |tenant: usize| Drawn {
         name: names[tenant].clone(),
         evidence: posed.evidence[tenant].clone(),
-        unused: posed.unused[tenant],
         factor: solving.refinements[tenant].factor(at[tenant], planned_ns[tenant]),
         has_gateway: posed.subjects[tenant].gateway.is_some(),
         whole: posed.whole(tenant),

@@ -33,8 +33,6 @@ pub(super) struct Posed {
     pub(super) subjects: Vec<Subject>,
     pub(super) kept: Vec<Kept>,
     pub(super) evidence: Vec<Evidence>,
-    /// The part of its disk's time that each tenant has in any case, because others leave it unused.
-    pub(super) unused: Vec<f64>,
     pub(super) now: Vec<Has>,
     pub(super) problem: Problem,
     pub(super) model: Model,
@@ -83,14 +81,13 @@ fn is_share_handed(disk: &DiskEvidence, tenant: &TenantEvidence) -> bool {
 /// The problem of all tenants that can be planned.
 pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let (found, mut kept) = matched(observed);
-    let (mut subjects, mut evidence, mut unused) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut subjects, mut evidence) = (Vec::new(), Vec::new());
     for subject in found {
         let left = unused_by_others(observed, subject.server);
         match evidence_of(observed, subject, left) {
             Ok(of) => {
                 subjects.push(subject);
                 evidence.push(of);
-                unused.push(left);
             }
             Err(reason) => {
                 kept.push(Kept { at: subject.server, reason: reason.clone() });
@@ -112,7 +109,7 @@ pub(super) fn pose(observed: &Observed) -> Result<Posed, Failure> {
     let problem = fitting(observed, &subjects, &pools)?;
     let now = subjects.iter().map(|subject| present(observed, *subject)).collect();
     let model = Model::new(&problem, evidence.clone());
-    Ok(Posed { subjects, kept, evidence, unused, now, problem, model, pools })
+    Ok(Posed { subjects, kept, evidence, now, problem, model, pools })
 }
 
 fn present(observed: &Observed, subject: Subject) -> Has {
@@ -267,7 +264,7 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
 
 impl Posed {
     /// What tenants have with an allocation of the problem: rounded down to steps, with what is left given in
-    /// proportion.
+    /// proportion, also of the disk's time: if more of it helps no tenant now, the least share is as good.
     pub(super) fn has(&self, observed: &Observed, allocation: &[Allotment]) -> Vec<Has> {
         let grid = self.problem.grid;
         let mut all: Vec<Has> = (allocation.iter().zip(&self.now).zip(&self.subjects))
@@ -291,6 +288,15 @@ impl Posed {
             let is_in = |subject: &Subject| same_disk(subject.server, *pool);
             let may_grow = |subject: &Subject| handed(&observed.tenant(subject.server).cache);
             self.fill(&mut all, *bytes, is_in, may_grow, |has| &mut has.second);
+        }
+        for (pool, _, whole) in &self.pools.disks {
+            let members = || self.subjects.iter().zip(0..).filter(|(subject, _)| same_disk(subject.server, *pool));
+            let is_handed = |at: At| is_share_handed(observed.disk(at), observed.tenant(at));
+            let growing: Vec<usize> =
+                members().filter(|(subject, _)| is_handed(subject.server)).map(|(_, at)| at).collect();
+            let rest = (whole - members().map(|(_, at)| all[at].share).sum::<f64>()).max(0.0);
+            let sum: f64 = growing.iter().map(|&at| all[at].share).sum();
+            growing.iter().for_each(|&at| all[at].share *= 1.0 + rest / sum);
         }
         all
     }

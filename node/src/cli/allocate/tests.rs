@@ -3,11 +3,12 @@
 use engine::allocate::Measured;
 use uuid::Uuid;
 
-use super::gather::{Observed, ObservedDisk, ObservedServer, counters};
-use super::problem::pose;
+use super::apply::changes;
+use super::gather::{Observed, ObservedDisk, ObservedServer, counters, observed};
+use super::problem::{Has, pose};
 use super::tenants::matched;
 use crate::control::view::{
-    CurveEvidence, CurvePoint, DiskEvidence, LoadEvidence, Resource, TenantEvidence, VolumeEvidence,
+    CurveEvidence, CurvePoint, DiskEvidence, EvidenceView, LoadEvidence, Resource, TenantEvidence, VolumeEvidence,
 };
 
 const MIB: u64 = 1 << 20;
@@ -197,4 +198,60 @@ fn without_evidence_a_tenant_is_not_planned_and_the_reason_says_why() {
     let posed = pose(&nothing).unwrap();
     let equal = posed.problem.equal();
     assert_eq!((equal[0], posed.has(&nothing, &equal)), (posed.problem.tenants[0].bounds.least, posed.now.clone()));
+}
+
+/// The other tenant is not planned, and uses nothing of the disk: no share makes this one faster.
+#[test]
+fn a_tenant_to_which_more_time_is_no_use_now_has_all_of_it() {
+    let busy = tenant("busy", vec![volume(1, &[])], auto(8 * MIB), auto(0.5));
+    let idle = TenantEvidence { load: LoadEvidence::default(), ..tenant("idle", vec![], auto(8 * MIB), auto(0.5)) };
+    let observed = Observed { servers: vec![server("s", (32 * MIB, 1.0), vec![busy, idle])] };
+    let posed = pose(&observed).unwrap();
+    assert!(posed.evidence[0].share_least > 0.99);
+    let disk_ns = |share| posed.evidence[0].predict(0, 8 * MIB, share).disk_ns;
+    assert_eq!(disk_ns(0.01), disk_ns(0.5));
+    // What was measured: the time that others leave unused is not counted twice.
+    assert!((disk_ns(0.5) / 10e6 - 1.0).abs() < 0.01, "{} ns for 10 ms", disk_ns(0.5));
+    let least = posed.problem.tenants[0].bounds.least;
+    let has = posed.has(&observed, &[least]);
+    assert!((has[0].share - 0.5).abs() < 1e-9, "the half that the other one does not keep: {}", has[0].share);
+}
+
+/// Without the small decrease the sum would be more than there is.
+#[test]
+fn if_anything_changes_on_a_server_small_differences_change_too() {
+    let planned = |bytes| Resource { planned: Some(bytes), ..auto(bytes) };
+    let shares = || Resource { planned: Some(0.5), ..auto(0.5) };
+    let tenants = vec![
+        tenant("large", vec![volume(1, &[])], planned(BLOCK_MEMORY * 1_000_000), shares()),
+        tenant("small", vec![volume(2, &[])], planned(BLOCK_MEMORY * 1000), shares()),
+    ];
+    let observed = Observed { servers: vec![server("s", (32 * MIB, 1.0), tenants)] };
+    let posed = pose(&observed).unwrap();
+    let has = |blocks: [u64; 2]| blocks.map(|blocks| Has { first: 0, second: blocks * 4096, share: 0.5 });
+    let changed = |blocks| {
+        let all = changes(&observed, &posed.subjects, &has(blocks));
+        all.iter().flat_map(|change| &change.tenants).map(|of| of.tenant.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(changed([999_000, 1000]), [""; 0], "rounding");
+    assert_eq!(changed([999_000, 2000]), ["large", "small"]);
+    assert_eq!(changed([1_000_000, 2000]), ["small"]);
+}
+
+#[test]
+fn what_a_tenant_did_in_a_window_is_told_from_what_it_did_before() {
+    let view = |seconds: f64, tenants: Vec<TenantEvidence>| {
+        let disk = server("s", (32 * MIB, 1.0), tenants).disks.remove(0).now;
+        DiskEvidence { seconds, ..disk }
+    };
+    let of = |name: &str, reads| {
+        let plain = tenant(name, vec![], auto(8 * MIB), auto(0.25));
+        TenantEvidence { load: LoadEvidence { reads, ..LoadEvidence::default() }, ..plain }
+    };
+    let before = vec![of("goes on", 1000), of("loses a volume", 1000)];
+    let before = EvidenceView { process: 1, disks: vec![view(100.0, before)] };
+    let now = view(110.0, vec![of("goes on", 1500), of("loses a volume", 200), of("new", 70)]);
+    let windows: Vec<_> = observed(now, &before).loads.iter().map(|load| load.window).collect();
+    assert_eq!(windows.iter().map(|window| window.elapsed_ns).collect::<Vec<_>>(), [1e10; 3]);
+    assert_eq!(windows.iter().map(|window| window.reads.count).collect::<Vec<_>>(), [500.0, 0.0, 70.0]);
 }

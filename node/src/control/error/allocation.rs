@@ -20,6 +20,12 @@ pub enum AllocationError {
     /// Less than a promise.
     #[error("a planned {what} of {planned} is less than the {asked} that tenant '{tenant}' on disk '{disk}' requested")]
     BelowRequest { tenant: Name, disk: Name, what: &'static str, planned: String, asked: String },
+    /// Less than a guarantee was checked against.
+    #[error(
+        "a planned share of {planned} is less than the even part of {least} against which the minimum bandwidth of \
+         tenant '{tenant}' on disk '{disk}' was checked"
+    )]
+    BelowGuarantee { tenant: Name, disk: Name, planned: String, least: String },
     /// More than there is.
     #[error(
         "the planned shares of disk '{disk}' sum to {} beyond the requested ones, and {} are free",

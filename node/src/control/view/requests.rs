@@ -415,6 +415,10 @@ impl SetTenant {
         }
         if let Some(min_bandwidth) = self.min_bandwidth.clone() {
             spec.min_bandwidth = min_bandwidth.value();
+            if spec.min_bandwidth.is_some() && spec.share.is_none() {
+                // It is checked against the even part, which a plan made before may be below.
+                spec.planned_share = None;
+            }
         }
         if let Some(cache) = self.cache.clone() {
             (spec.cache, spec.auto_cache) = OrAuto::split(cache.value());

@@ -10,8 +10,9 @@
 //!   there is one, is a multiple of the guarantee; a tenant without a guarantee has none.
 //! - A request that goes by weight does not use the reservation: its R tags move back. One that goes by reservation
 //!   counts for weight and limit.
-//! - A tenant that becomes active has the least P of the active ones, so it neither catches up nor falls behind. The
-//!   paper moves the others' P to the present instead: the order is the same.
+//! - A tenant that becomes active has the least P of the active ones, or that of the last request if no other has
+//!   requests queued, so it neither catches up nor falls behind. The paper moves the others' P to the present instead:
+//!   the order is the same.
 //!
 //! The tags are those of the tenants' next requests, which follow from the request before.
 //!
@@ -38,11 +39,13 @@ pub(in super::super) struct MClock {
     /// The limit, thousandths of the guarantee.
     limit_permille: Option<u32>,
     tags: Table<TenantId, Tags>,
+    /// P of the last request.
+    served: u128,
 }
 
 impl MClock {
     pub(in super::super) fn new(limit_permille: Option<u32>) -> MClock {
-        MClock { limit_permille, tags: Table::default() }
+        MClock { limit_permille, tags: Table::default(), served: 0 }
     }
 
     /// R; `None` without a reservation.
@@ -65,13 +68,14 @@ impl MClock {
         let active = heads.iter().filter(|head| !head.is_fresh).map(|head| self.tags[head.tenant].proportion).min();
         for head in heads.iter().filter(|head| head.is_fresh) {
             let proportion = &mut self.tags[head.tenant].proportion;
-            *proportion = active.unwrap_or(0).max(*proportion);
+            *proportion = active.unwrap_or(self.served).max(*proportion);
         }
     }
 
     fn serve(&mut self, head: &Head) {
         let (limit, from) = (self.limit(head), self.permitted_at(head));
         let tags = &mut self.tags[head.tenant];
+        self.served = tags.proportion;
         tags.proportion += u128::from(head.bytes) * u128::from(Share::ONE.ppb()) / u128::from(head.weight);
         if let Some(limit) = limit {
             tags.limit = from.saturating_add(time_ns(head.bytes, limit));
@@ -159,5 +163,17 @@ mod tests {
             let got = [0, 1].map(|tenant| rig.bytes(tenant, 30 * SECOND..40 * SECOND));
             assert!(got[0].abs_diff(got[1]) <= 4 * SIZE, "{got:?}");
         }
+    }
+
+    /// The only tenant has one request outstanding, so that its queue is empty whenever its request is in the device.
+    #[test]
+    fn nor_has_a_tenant_that_comes_while_the_only_other_one_waits_for_the_device() {
+        let mut rig = Rig::new(UNLIMITED, 10 * MB, &[(50, 0), (50, 0)]);
+        rig.backlog(0, 1, SIZE);
+        rig.run(30 * SECOND);
+        rig.backlog(1, 4, SIZE);
+        rig.run(40 * SECOND);
+        let got = [0, 1].map(|tenant| rig.bytes(tenant, 30 * SECOND..40 * SECOND));
+        assert!(got[0].abs_diff(got[1]) <= 4 * SIZE, "{got:?}");
     }
 }

@@ -135,7 +135,10 @@ impl Fair {
 
     fn weigh(&mut self) {
         let weights = Weights::new(self.tenants.values().map(|tenant| tenant.share));
-        self.tenants.values_mut().for_each(|tenant| tenant.weight = weights.of(tenant.share));
+        for tenant in self.tenants.values_mut() {
+            tenant.weight = weights.of(tenant.share);
+            tenant.reserve.iter_mut().for_each(|reserve| reserve.set_part(weights.part_ppb(tenant.share)));
+        }
         self.tick_at = 0;
     }
 
@@ -320,7 +323,10 @@ impl Policy for Fair {
             Some(tenant) => tenant.share = share,
             None => self.tenants.insert(tenant, Tenant::new(now, share, self.virtual_ns)),
         }
-        self.tenants[tenant].reserve = Reserve::new(now, min_bytes_per_s, share);
+        let reserve = &mut self.tenants[tenant].reserve;
+        if reserve.as_ref().map_or(0, Reserve::bytes_per_s) != min_bytes_per_s {
+            *reserve = Reserve::new(now, min_bytes_per_s);
+        }
         self.weigh();
     }
 

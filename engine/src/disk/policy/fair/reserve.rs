@@ -2,13 +2,16 @@
 //!
 //! ```text
 //!   cost per byte   recent cost of its requests / bytes that its clients received
-//!   rate            min(guarantee x cost per byte, share)            cost per time
+//!   rate            min(guarantee x cost per byte, part)             cost per time
 //!   due             += cost of the request / rate                    with each of its requests
 //!   due <= now      the tenant is behind: the earliest due goes first, before all start tags
 //! ```
 //!
+//! The part is that of the device which the tenant can count on ([`super::Weights::part_ppb`]): all parts sum to at
+//! most the device, so that reservations starve no other tenant.
+//!
 //! Source: the reservation tags of mClock (Gulati, Merchant and Varman, OSDI 2010), there in requests, here in cost: so
-//! bytes from the cache count, and a guarantee that the requests make too expensive takes no more than the share.
+//! bytes from the cache count, and a guarantee that the requests make too expensive takes no more than the part.
 //! Downside: after a change of its requests the cost per byte is wrong for about a hundred of them.
 
 use crate::units::{Nanos, SECOND, Share};
@@ -22,7 +25,8 @@ const FORGETS: f64 = 1.0 - 1.0 / 64.0;
 #[derive(Debug)]
 pub(super) struct Reserve {
     bytes_per_s: u64,
-    share: f64,
+    /// Of the device, 0 to 1.
+    part: f64,
     /// When its next request is due.
     due: Nanos,
     /// Recent cost, and bytes that the clients received; and the bytes that they had received by then.
@@ -33,11 +37,20 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// For a guarantee, which may be none, and a share of the device.
-    pub(super) fn new(now: Nanos, bytes_per_s: u64, share: Option<Share>) -> Option<Reserve> {
-        let share = share.map_or(0.0, |share| share.ppb() as f64 / 1e9);
-        let reserve = Reserve { bytes_per_s, share, due: now, cost_ns: 0.0, bytes: 0.0, delivered: None };
-        (bytes_per_s > 0 && share > 0.0).then_some(reserve)
+    /// For a guarantee, which may be none. It has no part yet.
+    pub(super) fn new(now: Nanos, bytes_per_s: u64) -> Option<Reserve> {
+        let reserve = Reserve { bytes_per_s, part: 0.0, due: now, cost_ns: 0.0, bytes: 0.0, delivered: None };
+        (bytes_per_s > 0).then_some(reserve)
+    }
+
+    /// The guarantee.
+    pub(super) fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s
+    }
+
+    /// The tenant can count on this part of the device from now on.
+    pub(super) fn set_part(&mut self, part_ppb: u64) {
+        self.part = part_ppb as f64 / Share::ONE.ppb() as f64;
     }
 
     /// Its first request after a pause arrives: it is owed nothing for the pause.
@@ -53,7 +66,7 @@ impl Reserve {
     /// A request of this cost goes to the device.
     pub(super) fn dispatched(&mut self, now: Nanos, cost_ns: Nanos) {
         let cost_per_byte = if self.bytes > 0.0 { self.cost_ns / self.bytes } else { f64::INFINITY };
-        let rate = (self.bytes_per_s as f64 * cost_per_byte / SECOND as f64).min(self.share);
+        let rate = (self.bytes_per_s as f64 * cost_per_byte / SECOND as f64).min(self.part);
         let takes_ns = if rate > 0.0 { cost_ns as f64 / rate } else { f64::INFINITY };
         self.due = self.due.max(now.saturating_sub(BEHIND_NS)).saturating_add(takes_ns as Nanos);
         // After many hits in the cache, a byte seems to cost nothing: that must not end the reservation for long.

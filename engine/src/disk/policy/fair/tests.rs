@@ -97,9 +97,9 @@ impl Rig {
     }
 
     /// Two backlogged tenants, each with 64 requests of its size, until `until`.
-    fn backlogged(&mut self, lens: [u64; 2], until: Nanos) {
-        for (tenant, len) in [A, B].into_iter().zip(lens) {
-            (0..64).for_each(|_| self.ask(tenant, Op::Read, len));
+    fn backlogged<const TENANTS: usize>(&mut self, lens: [u64; TENANTS], until: Nanos) {
+        for (tenant, len) in (0..).zip(lens) {
+            (0..64).for_each(|_| self.ask(TenantId(tenant), Op::Read, len));
         }
         while self.now < until {
             self.fill();
@@ -214,20 +214,32 @@ fn backlogged_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
     }
 }
 
-/// The shares exceed the device, so that by weight the first tenant gets a third of it.
+/// Whether the shares exceed the device or leave nothing to a tenant without one.
 #[test]
-fn a_guarantee_goes_before_weights_as_long_as_it_fits_into_the_share() {
-    let prices = Prices::default();
-    let bytes_per_s = SMALL as f64 * 1e9 / prices.cost_ns(Op::Read, SMALL);
-    for (guaranteed, expected) in [(0.0, 0.333), (0.25, 0.333), (0.45, 0.45), (0.8, 0.5)] {
-        let mut rig = Rig::new(prices, &[50, 100]);
-        let min_bytes_per_s = (guaranteed * bytes_per_s) as u64;
-        let terms = Terms { min_bytes_per_s, ..Share::from_ppb(500_000_000).into() };
-        rig.policy.set_tenant(0, A, terms);
-        rig.backlogged([SMALL, LARGE], SECOND);
-        let found = rig.given_ns[0] as f64 / (rig.given_ns[0] + rig.given_ns[1]) as f64;
-        assert!((found - expected).abs() < 0.02, "a guarantee of {guaranteed} of the device: {found}");
+fn guarantees_of_the_whole_device_leave_the_others_their_parts() {
+    for (percents, without, expected) in [([75, 75, 10], false, 0.0625), ([50, 50, 10], true, 0.0099)] {
+        let mut rig = Rig::new(Prices::default(), &percents);
+        for (tenant, percent) in (0..2).zip(percents) {
+            let share = Share::from_ppb(percent * 10_000_000);
+            rig.policy.set_tenant(0, TenantId(tenant), Terms { min_bytes_per_s: 1 << 40, ..share.into() });
+        }
+        if without {
+            rig.policy.set_tenant(0, TenantId(2), Terms::default());
+        }
+        rig.backlogged([SMALL, LARGE, SMALL], SECOND);
+        let found = rig.given_ns[2] as f64 / rig.given_ns.iter().sum::<u64>() as f64;
+        assert!((found / expected - 1.0).abs() < 0.1, "{percents:?}: {found}");
     }
+}
+
+#[test]
+fn a_guarantee_needs_no_share() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    rig.policy.set_tenant(0, B, Terms { min_bytes_per_s: 1 << 20, ..Terms::default() });
+    (0..200).for_each(|_| rig.ask(A, Op::Read, LARGE));
+    rig.fill();
+    rig.ask(B, Op::Read, SMALL);
+    assert!(rig.policy.policy.due(&rig.policy.policy.tenants[B]) < Nanos::MAX, "it goes first");
 }
 
 #[test]

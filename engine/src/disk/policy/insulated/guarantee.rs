@@ -29,6 +29,7 @@
 
 use crate::dice::Dice;
 use crate::disk::slices::Enough;
+use crate::spec::Terms;
 use crate::units::{Nanos, SECOND};
 
 /// Guarantees are judged by windows: the time that a tenant takes for the bytes of 15 s of its guarantee (section 5.1.6
@@ -43,9 +44,9 @@ const SPELL_NS: Nanos = SECOND / 2;
 /// released among eight and more tenants; with 4, up to 0.7 % of windows are avoidable (`docs/notes/guarantees.md`).
 const BETTER: f64 = 2.5;
 
-/// Bytes that `bytes_per_s` makes in `ns`.
-fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
-    u64::try_from(u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
+/// Bytes that a guarantee makes in `ns`.
+fn due(terms: &Terms, ns: Nanos) -> u64 {
+    u64::try_from(u128::from(terms.min_bytes_per_s) * u128::from(ns) / u128::from(SECOND)).unwrap_or(u64::MAX)
 }
 
 /// The order of a round.
@@ -92,7 +93,8 @@ impl Worst {
 /// A guarantee, and the window in progress.
 #[derive(Debug)]
 pub(super) struct Guarantee {
-    bytes_per_s: u64,
+    /// What the tenant is promised. With a guarantee.
+    terms: Terms,
     /// The window in progress: when it began, less the time without requests, and what the clients had received by
     /// then. `None` before the first request.
     window: Option<(Nanos, u64)>,
@@ -113,9 +115,9 @@ pub(super) struct Guarantee {
 }
 
 impl Guarantee {
-    pub(super) fn new(bytes_per_s: u64) -> Guarantee {
+    pub(super) fn new(terms: Terms) -> Guarantee {
         Guarantee {
-            bytes_per_s,
+            terms,
             window: None,
             idle_since: None,
             idle_ns: 0,
@@ -128,16 +130,17 @@ impl Guarantee {
         }
     }
 
-    pub(super) fn set(&mut self, bytes_per_s: u64) {
-        if self.bytes_per_s != bytes_per_s {
-            (self.bytes_per_s, self.window) = (bytes_per_s, None);
-            (self.idle_since, self.idle_ns) = (None, 0);
+    /// Another promise begins another window, also for those who judge it (`../../windows.rs`).
+    pub(super) fn set(&mut self, terms: Terms) {
+        if self.terms != terms {
+            (self.terms, self.window) = (terms, None);
+            (self.idle_since, self.idle_ns, self.used_ns) = (None, 0, 0);
         }
     }
 
     /// The clients have received so many bytes by now: a window may be over. It ended after the last look.
     pub(super) fn look(&mut self, now: Nanos, delivered: u64) {
-        let bytes = bytes_in(self.bytes_per_s, WINDOW_NS).max(1);
+        let bytes = due(&self.terms, WINDOW_NS).max(1);
         if let Some((since, from)) = &mut self.window
             && delivered - *from >= bytes
         {
@@ -172,7 +175,7 @@ impl Guarantee {
         self.idle_ns += paused_ns;
         let wanted_ns = now - *since;
         let past_ns = wanted_ns + self.idle_ns;
-        let has_due = delivered - *from >= bytes_in(self.bytes_per_s, wanted_ns);
+        let has_due = delivered - *from >= due(&self.terms, wanted_ns);
         if past_ns >= WINDOW_NS && wanted_ns <= WINDOW_NS && (has_due || 2 * wanted_ns < past_ns) {
             (*since, *from) = (now, delivered);
             (self.used_ns, self.idle_ns) = (0, 0);
@@ -186,9 +189,9 @@ impl Guarantee {
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, length: Nanos, round_ns: Nanos) -> u64 {
         let (since, from) = *self.window.get_or_insert((now, delivered));
         let left_ns = (since + WINDOW_NS).saturating_sub(now);
-        let missing = bytes_in(self.bytes_per_s, WINDOW_NS).saturating_sub(delivered - from);
+        let missing = due(&self.terms, WINDOW_NS).saturating_sub(delivered - from);
         let slices = left_ns / round_ns.max(1) + 1;
-        let pace = bytes_in(self.bytes_per_s, round_ns);
+        let pace = due(&self.terms, round_ns);
         let later_ns = length * slices.saturating_sub(2);
         let bytes = match left_ns {
             0 => pace,
@@ -317,6 +320,11 @@ pub(super) fn enough(bytes: u64, spare_ns: Nanos) -> Enough {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Share;
+
+    fn of(min_bytes_per_s: u64) -> Terms {
+        Terms { min_bytes_per_s, ..Terms::default() }
+    }
 
     #[test]
     fn two_rounds_of_released_time_are_outstanding_at_most_and_none_is_lost() {
@@ -338,7 +346,7 @@ mod tests {
     #[test]
     fn a_window_goes_on_after_a_pause_which_is_not_part_of_it() {
         const MB: u64 = 1_000_000;
-        let mut guarantee = Guarantee::new(MB);
+        let mut guarantee = Guarantee::new(of(MB));
         guarantee.arrived(0, 0);
         // After 5 s, 3 MB of 15 are there: 12 MB are missing, in 10 s of demand.
         guarantee.look(5 * SECOND, 3 * MB);
@@ -359,12 +367,26 @@ mod tests {
 
     #[test]
     fn a_window_that_ends_with_cache_hits_leaves_no_pause_from_before_it() {
-        let mut guarantee = Guarantee::new(100);
+        let mut guarantee = Guarantee::new(of(100));
         guarantee.arrived(0, 0);
         guarantee.idles(SECOND);
         guarantee.look(2 * SECOND, 0);
         guarantee.look(3 * SECOND, 1500);
         guarantee.arrived(4 * SECOND, 1500);
         assert_eq!(guarantee.window, Some((4 * SECOND, 1500)));
+    }
+
+    #[test]
+    fn another_promise_begins_another_window() {
+        let mut guarantee = Guarantee::new(of(100));
+        guarantee.arrived(0, 0);
+        guarantee.starts(0);
+        guarantee.ended(SECOND, 500);
+        guarantee.set(of(100));
+        assert_eq!((guarantee.window, guarantee.used_ns), (Some((0, 0)), SECOND));
+        guarantee.set(Terms { share: Some(Share::ONE), ..of(100) });
+        assert_eq!((guarantee.window, guarantee.used_ns), (None, 0));
+        guarantee.begin(7 * SECOND, 500, SECOND / 2, SECOND);
+        assert_eq!(guarantee.window, Some((7 * SECOND, 500)));
     }
 }

@@ -422,13 +422,13 @@ impl Insulated {
         }
     }
 
-    /// Gives the tenant a guarantee, changes it, or takes it away (0).
-    fn set_guarantee(&mut self, id: TenantId, bytes_per_s: u64) {
+    /// Gives the tenant the guarantee of these terms, changes it, or takes it away.
+    fn set_guarantee(&mut self, id: TenantId, terms: Terms) {
         let guarantee = &mut self.tenants[id].guarantee;
         match guarantee {
-            _ if bytes_per_s == 0 => *guarantee = None,
-            Some(guarantee) => guarantee.set(bytes_per_s),
-            None => *guarantee = Some(Guarantee::new(bytes_per_s)),
+            _ if terms.min_bytes_per_s == 0 => *guarantee = None,
+            Some(guarantee) => guarantee.set(terms),
+            None => *guarantee = Some(Guarantee::new(terms)),
         }
         let before = self.rounds.guarantees;
         self.rounds.guarantees = self.tenants.values().filter(|tenant| tenant.guarantee.is_some()).count() as u32;
@@ -468,7 +468,7 @@ impl Policy for Insulated {
     }
 
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
-        let Terms { share, min_bytes_per_s, is_store } = terms;
+        let Terms { share, is_store, .. } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => (tenant.share, tenant.is_store) = (share, is_store),
             None => {
@@ -495,7 +495,7 @@ impl Policy for Insulated {
                 self.arrange();
             }
         }
-        self.set_guarantee(tenant, min_bytes_per_s);
+        self.set_guarantee(tenant, terms);
         self.is_planned = false;
     }
 
@@ -509,7 +509,7 @@ impl Policy for Insulated {
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) {
-        self.set_guarantee(tenant, 0);
+        self.set_guarantee(tenant, Terms::default());
         self.tenants.remove(tenant);
         self.interrupts.forget(tenant);
         self.arrange();
