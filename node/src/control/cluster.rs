@@ -354,11 +354,15 @@ impl Control {
 }
 
 impl Running {
+    /// Whether a tenant is that of a part of a volume of a cluster.
+    pub(super) fn has_part(&self, tenant: &Name) -> bool {
+        self.members(tenant).any(|(_, spec)| spec.cluster.is_some())
+    }
+
     /// Promises that have no place in a schedule.
     fn check_promises_of_cluster(&self, disk: &Name) -> Result<(), String> {
-        let is_part = |tenant: &Name| self.members(tenant).any(|(_, spec)| spec.cluster.is_some());
         let promised = |(tenant, spec): &(&Name, &TenantSpec)| {
-            (spec.share.is_some() || spec.min_bandwidth.is_some()) && !tenant.is_of_stores() && !is_part(tenant)
+            (spec.share.is_some() || spec.min_bandwidth.is_some()) && !tenant.is_of_stores() && !self.has_part(tenant)
         };
         match self.promises().find(promised) {
             Some((tenant, _)) => Err(format!(

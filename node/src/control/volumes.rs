@@ -222,6 +222,9 @@ impl Control {
         if running.has_tenant(&tenant) && running.is_remote(&tenant) != remote.is_some() {
             return Err(Invalid::MixedTenant(tenant).into());
         }
+        if running.has_tenant(&tenant) && running.has_part(&tenant) != spec.cluster.is_some() {
+            return Err(PartError::Tenant { disk: disk.clone(), tenant }.into());
+        }
         let mut of_tenant = SetTenant::of_new(request);
         if is_store && !running.has_tenant(&tenant) {
             of_tenant.share.get_or_insert_with(|| Setting::To(OrAuto::To(stores::share_default())));

@@ -17,6 +17,11 @@ pub enum PartError {
         "disk '{disk}' follows the schedule of a cluster, in which each share has its place: '{tenant}' keeps its own"
     )]
     Share { disk: Name, tenant: Name },
+    #[error(
+        "tenant '{tenant}' of disk '{disk}' cannot have both a part of a volume of a cluster, whose slices are its own, \
+         and other volumes"
+    )]
+    Tenant { disk: Name, tenant: Name },
     #[error("volume '{0}' is to be on servers of a cluster, and this server takes part in none")]
     NoCluster(Name),
 }
@@ -25,7 +30,10 @@ impl PartError {
     pub(super) fn status(&self) -> u16 {
         match self {
             PartError::NoCluster(_) => 400,
-            PartError::Part { .. } | PartError::Guarantee { .. } | PartError::Share { .. } => 409,
+            PartError::Part { .. }
+            | PartError::Guarantee { .. }
+            | PartError::Share { .. }
+            | PartError::Tenant { .. } => 409,
         }
     }
 
@@ -45,6 +53,7 @@ impl PartError {
                  --servers 1, too); a volume without a share has the time that the others leave"
                     .into()
             }
+            PartError::Tenant { .. } => "name another tenant, or none".into(),
             PartError::NoCluster(_) => {
                 "start it with --etcd, --cluster, --name and --advertise; or leave out --servers, --on, --stripe and \
                  --least"
