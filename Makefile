@@ -90,7 +90,7 @@ test-planted-long: ## the worlds of the client of off-load stores find every pla
 	cargo test -p engine $(CHECKED) --features planted-bugs --lib planted_bugs_are_found
 
 # With the assertions on, and few enough seeds for each change.
-test-swarm: ## some hundreds of simulated worlds
+test-swarm: ## 150 simulated worlds
 	$(BUILD_CHECKED)
 	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 150
 

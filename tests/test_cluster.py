@@ -332,9 +332,9 @@ class Volumes(ClusterCase):
     def test_volumes_of_one_server_take_part_in_the_schedule(self):
         servers = self.three()
         servers[1].cli("volume", "create", "own", "1MiB", "--disk", "hdd", "--share", "1/4")
-        # Its slices are its own: after it is deleted, another volume of its tenant would have a share without a place.
+        # If 'own' were deleted, another volume of its tenant would have a share without a place in the schedule.
         refused = servers[1].refused("volume", "create", "other", "1MiB", "--disk", "hdd", "--tenant", "own")
-        self.assertIn("whose slices are its own", refused)
+        self.assertIn("cannot have other volumes", refused)
         servers[0].cli("volume", "create", "wide", "3MiB", "--servers", "3", "--share", "1/2")
         servers[2].cli("volume", "create", "any", "1MiB", "--servers", "1", "--share", "1/4")
         # A volume without a share has the time that the others leave, and no place.

@@ -317,7 +317,7 @@ impl Offload {
             self.marks.push_back((now, number));
         }
         let able = (0u8..).zip(&self.stores).filter(|(_, store)| store.takes(bytes));
-        // Those that `choose` counts come first: what is not known of a store may be that it hangs.
+        // The stores that `choose` counts come first. A store that has not told its load lately may hang.
         let is_doubtful = |store: &Store| !store.is_proven || !store.is_known(now);
         let rank =
             |(at, store): (u8, &Store)| ((store.is_retiring, is_doubtful(store)), store.load(), store.log.used(), at);

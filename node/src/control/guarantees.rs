@@ -207,7 +207,7 @@ impl Control {
 
     /// Tells of avoidable misses since the last snapshot.
     pub(super) fn note_misses(&self, disk: &Name, snapshot: &Snapshot) {
-        // `None` while a tenant has no guarantee: if it gets one again, earlier misses are counted on.
+        // `None` while a tenant has no guarantee. The counter of the engine goes on when the tenant gets one again.
         let avoidable: Vec<(Name, Option<u64>)> = {
             let state = self.state();
             let Ok(running) = state.disk(disk) else { return };

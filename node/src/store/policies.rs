@@ -48,10 +48,10 @@ impl Policy {
     pub fn give(&self, spec: &mut TenantSpec) {
         let Policy { share, min_bandwidth, max_bandwidth, max_iops, burst } = self.clone();
         spec.auto_share &= share.is_none();
-        // A plan was made for this share and this guarantee, or for none.
+        // A plan stays if the share that was handed to the planner stays, and no other guarantee relies on it.
         let is_handed = spec.share == share && (share.is_some() || spec.auto_share);
-        let is_less = min_bandwidth.is_none() || min_bandwidth == spec.min_bandwidth;
-        let planned_share = spec.planned_share.take().filter(|_| is_handed && is_less);
+        let is_relied_on = min_bandwidth.is_some() && min_bandwidth != spec.min_bandwidth;
+        let planned_share = spec.planned_share.take().filter(|_| is_handed && !is_relied_on);
         *spec = TenantSpec { share, planned_share, min_bandwidth, max_bandwidth, max_iops, burst, ..spec.clone() };
     }
 }

@@ -32,8 +32,7 @@ pub(crate) use weights::Weights;
 /// The parts of the disk's time, 0 to 1, that tenants with these shares get while all of them are backlogged.
 pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {
     let weights = weights::Weights::new(shares.iter().copied());
-    let sum: u64 = shares.iter().map(|&share| weights.of(share)).sum();
-    shares.iter().map(|&share| weights.of(share) as f64 / sum as f64).collect()
+    shares.iter().map(|&share| weights.of(share) as f64 / weights.sum_ppb as f64).collect()
 }
 
 /// No policy limits requests to less than this, the size of a block of the cache.

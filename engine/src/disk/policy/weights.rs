@@ -23,7 +23,7 @@ pub(crate) struct Weights {
     /// The weight of a tenant without a share.
     rest_ppb: u64,
     /// The sum of all weights.
-    sum_ppb: u64,
+    pub(super) sum_ppb: u64,
 }
 
 impl Weights {

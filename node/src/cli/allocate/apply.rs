@@ -17,8 +17,8 @@ use crate::cli::client::{ClientError, Place, ask_at};
 use crate::control::view::Resource;
 use crate::quantity::ShareText;
 
-/// A planned value differs from the present plan if it does by this part of it: less is rounding, unless something else
-/// on the same server changes, which may need the difference.
+/// A server gets a new plan if a value differs from the present plan by more than this part: less is rounding. The new
+/// plan has smaller differences, too, since a value that grows may need what another one loses.
 const DIFFERS: f64 = 0.005;
 /// Servers round planned shares to parts per billion.
 const SHARE_ROUNDING: f64 = 2e-9;

@@ -163,8 +163,8 @@ pub(super) fn observed(now: DiskEvidence, before: &EvidenceView) -> ObservedDisk
         let Some(disk) = earlier else { return Measured { window: total, total } };
         let idle = Counters { elapsed_ns: disk.seconds * 1e9, ..Counters::default() };
         let then = disk.tenants.iter().find(|then| then.tenant == tenant.tenant);
-        // A tenant that is new has done everything since. If a volume was deleted, counters have gone back: what was
-        // done in this time is not known.
+        // A new tenant has done everything since. If a volume of the tenant was deleted, its counters have gone back,
+        // and what it did meanwhile is not known.
         let window = total.since(&then.map_or(idle, |then| counters(&then.load, disk.seconds)));
         let unknown = Counters { elapsed_ns: total.elapsed_ns - idle.elapsed_ns, ..Counters::default() };
         Measured { window: window.unwrap_or(unknown), total }

@@ -263,8 +263,8 @@ fn problem(observed: &Observed, subjects: &[Subject], pools: &Pools, grid: Grid)
 }
 
 impl Posed {
-    /// What tenants have with an allocation of the problem: rounded down to steps, with what is left given in
-    /// proportion, also of the disk's time: if more of it helps no tenant now, the least share is as good.
+    /// What tenants have with an allocation of the problem: rounded down to steps, and what is left of memory and disk
+    /// time in proportion. Disk time is left if more of it helps no tenant now, since the least share is as good then.
     pub(super) fn has(&self, observed: &Observed, allocation: &[Allotment]) -> Vec<Has> {
         let grid = self.problem.grid;
         let mut all: Vec<Has> = (allocation.iter().zip(&self.now).zip(&self.subjects))

@@ -18,8 +18,8 @@ pub enum PartError {
     )]
     Share { disk: Name, tenant: Name },
     #[error(
-        "tenant '{tenant}' of disk '{disk}' cannot have a part of a volume of a cluster, whose slices are its own, and \
-         other volumes"
+        "tenant '{tenant}' of disk '{disk}' cannot have other volumes beside its part of a volume of a cluster: the \
+         slices in the schedule are those of the part"
     )]
     Tenant { disk: Name, tenant: Name },
     #[error("volume '{0}' is to be on servers of a cluster, and this server takes part in none")]

@@ -416,7 +416,7 @@ impl SetTenant {
         if let Some(min_bandwidth) = self.min_bandwidth.clone() {
             spec.min_bandwidth = min_bandwidth.value();
             if spec.min_bandwidth.is_some() && spec.share.is_none() {
-                // It is checked against the even part, which a plan made before may be below.
+                // The guarantee is checked against the even part. An earlier plan may give the tenant less.
                 spec.planned_share = None;
             }
         }
